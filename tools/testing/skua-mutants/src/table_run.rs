@@ -2,7 +2,7 @@
 
 //! `make mutants`: each entry of `mutants.toml`, by itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::hash::Hash;
 use std::io::{self, IsTerminal, Write};
@@ -29,6 +29,8 @@ const HOST_RUN: u32 = 240;
 const WHOLE_RUN: u32 = 3600;
 /// More tests than this are sooner seen to pass in a run of all that guests run.
 const FEW: usize = 50;
+/// The same of a package on the host.
+const FEW_OF_HOST: usize = 4;
 
 /// What a run is told.
 #[derive(Clone, Debug)]
@@ -235,28 +237,48 @@ impl<'a> Bench<'a> {
         Ok(verdict)
     }
 
-    /// Finds which of many tests pass in the tree as it is, in one run.
+    /// Finds which of many tests pass in the tree as it is: a package's in one run, and those of
+    /// all guests.
     fn look_at_all(&mut self, mutants: &[&Mutant]) -> Result<()> {
-        let mut tests = BTreeSet::new();
+        let (mut by_package, mut of_guests) = (BTreeMap::new(), BTreeSet::new());
         let sources = Sources::read(self.scratch.root())?;
         for mutant in mutants {
             let is_wanted = mutant.kernel == self.options.kernel
                 && self.known((*mutant, &self.options.kernel)) != Some(Verdict::Killed)
                 && self.known(self.unchanged(&mutant.test)).is_none();
-            let is_host = |place: &Place| matches!(place, Place::Host(_));
-            if is_wanted && !sources.find(&mutant.test).iter().any(is_host) {
-                tests.insert(mutant.test.as_str());
+            if !is_wanted {
+                continue;
             }
-        }
-        if tests.len() <= FEW {
-            return Ok(());
+            let places = sources.find(&mutant.test);
+            let tests = match places.iter().next() {
+                Some(Place::Host(package)) if places.len() == 1 => {
+                    by_package.entry(package.clone()).or_default()
+                }
+                _ if places.iter().any(|it| matches!(it, Place::Host(_))) => continue,
+                _ => &mut of_guests,
+            };
+            tests.insert(mutant.test.as_str());
         }
         self.log = Path::new(DIR).join("log/all.log");
-        progress("all tests, unchanged");
-        let results = self.guest("", WHOLE_RUN)?.unwrap_or_default();
+        for (package, tests) in by_package {
+            if tests.len() > FEW_OF_HOST {
+                progress(&format!("all tests of {package}, unchanged"));
+                let results = self.host(&package, "", WHOLE_RUN)?.unwrap_or_default();
+                self.note_sound(tests, &results)?;
+            }
+        }
+        if of_guests.len() > FEW {
+            progress("all tests of guests, unchanged");
+            let results = self.guest("", WHOLE_RUN)?.unwrap_or_default();
+            self.note_sound(of_guests, &results)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps which of the tests passed in the tree as it is; any other is looked at by itself.
+    fn note_sound(&self, tests: BTreeSet<&str>, results: &[Test]) -> Result<()> {
         for test in tests {
-            // Any other is looked at by itself.
-            if judge(test, &results) == Verdict::Survived {
+            if judge(test, results) == Verdict::Survived {
                 lock(self.known).add(self.unchanged(test), &Verdict::Survived)?;
             }
         }
@@ -286,10 +308,12 @@ impl<'a> Bench<'a> {
         let mut guest = false;
         for place in places {
             match place {
-                Place::Host(package) => match self.host(package, test)? {
-                    Some(tests) => results.extend(tests),
-                    None => return Ok(Verdict::Broken("it does not build".into())),
-                },
+                Place::Host(package) => {
+                    match self.host(package, place::function(test), HOST_RUN)? {
+                        Some(tests) => results.extend(tests),
+                        None => return Ok(Verdict::Broken("it does not build".into())),
+                    }
+                }
                 Place::Kselftest(program) => {
                     guest = true;
                     programs.insert(program.as_str());
@@ -306,15 +330,16 @@ impl<'a> Bench<'a> {
         Ok(judge(test, &results))
     }
 
-    /// A package's tests on the host; `None` if it does not build.
-    fn host(&self, package: &str, test: &str) -> Result<Option<Vec<Test>>> {
+    /// A package's tests on the host whose names contain `pattern`, in `seconds` at most; `None` if
+    /// they do not build.
+    fn host(&self, package: &str, pattern: &str, seconds: u32) -> Result<Option<Vec<Test>>> {
         let cargo = ["cargo", "test", "--locked", "-p", package, "--no-fail-fast"];
         let build = [&cargo[..], &["--no-run"]].concat();
         if !self.scratch.run(&build, BUILD, &self.log)? {
             return Ok(None);
         }
-        let run = [&cargo[..], &[place::function(test)]].concat();
-        let passed = self.scratch.run(&run, HOST_RUN, &self.log)?;
+        let run = [&cargo[..], &[pattern]].concat();
+        let passed = self.scratch.run(&run, seconds, &self.log)?;
         let output = String::from_utf8_lossy(&fs::read(&self.log)?).into_owned();
         let mut tests = cargo_results(package, &output);
         if !passed {
