@@ -190,6 +190,22 @@ impl Watchdog {
         self.restarted = Some(now);
     }
 
+    /// Milliseconds from the last question to the first one that may be answered otherwise, if what
+    /// is at the head stays there; none if nothing is. Who asks then, and not up to a period later,
+    /// finds a hang when its time is up.
+    pub fn due_in_ms(&self) -> Option<u64> {
+        let watched = self.watched?;
+        let limits = &self.limits;
+        let ends = [
+            (limits.stalled_ms, watched.stalled_ms),
+            (limits.stuck_ms, watched.stalled_ms),
+            (limits.time_ms.saturating_add(1), watched.elapsed_ms),
+            (limits.hard_ms.saturating_add(1), watched.elapsed_ms),
+        ];
+        let left = ends.iter().map(|(end, passed)| end.saturating_sub(*passed));
+        left.filter(|left| *left > 0).min()
+    }
+
     /// Judges. The same verdict comes again as long as it holds.
     pub fn check(&mut self, sample: Sample) -> Verdict {
         let Some(id) = sample.head else {

@@ -70,6 +70,47 @@ fn ticks_that_creep_end_all_the_same() {
     assert_eq!(creeping, Some((800_100, Verdict::Overdue { id: 7 })));
 }
 
+/// Asked when it says, and no sooner, it says the same as when it is asked all the time.
+#[test]
+fn what_is_wrong_is_found_when_its_time_is_up() {
+    for rate in [0, 1_000_000] {
+        let at = |now_ms: u64| Sample {
+            now_ms,
+            head: Some(7),
+            ticks: now_ms * rate / 1000,
+            waits: false,
+            before: Spent::default(),
+            since: None,
+        };
+        let (mut often, mut seldom) = (Watchdog::new(LIMITS), Watchdog::new(LIMITS));
+        assert_eq!(seldom.due_in_ms(), None);
+        let (mut next, mut questions, mut last) = (0, 0, Verdict::Healthy);
+        for now in 0..20_000 {
+            let verdict = often.check(at(now));
+            if now == next {
+                last = seldom.check(at(now));
+                questions += 1;
+                let due = seldom.due_in_ms().expect("it has a packet");
+                next = now + due.min(LIMITS.step_ms);
+            }
+            assert_eq!(last, verdict, "{rate} ticks a second, after {now} ms");
+        }
+        // A period, but for the moments at which something is up.
+        assert!(questions <= 20_000 / LIMITS.step_ms + 4, "{questions}");
+    }
+    let idle = Sample {
+        now_ms: 0,
+        head: None,
+        ticks: 0,
+        waits: false,
+        before: Spent::default(),
+        since: None,
+    };
+    let mut dog = Watchdog::new(LIMITS);
+    assert_eq!(dog.check(idle), Verdict::Healthy);
+    assert_eq!(dog.due_in_ms(), None);
+}
+
 #[test]
 fn a_silent_engine_is_stalled_before_it_is_stuck() {
     let mut dog = Watchdog::new(LIMITS);

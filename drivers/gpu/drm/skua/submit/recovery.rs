@@ -113,7 +113,7 @@ use kernel::{
     }, //
 };
 
-/// Period of the watchdog in milliseconds.
+/// The most from one look of the watchdog to the next, in milliseconds.
 const PERIOD_MS: u32 = 250;
 
 /// Period in milliseconds in which it is looked at whose turn it is.
@@ -171,7 +171,7 @@ pub(crate) struct Alarms {
     pub(crate) faults: Alarm<Faults>,
     /// Looks how far recoveries are, as long as there are any.
     pub(crate) recoveries: Alarm<Recoveries>,
-    /// Looks at the engines every [`PERIOD_MS`] while one has work.
+    /// Looks at the engines every [`PERIOD_MS`] while one has work, and when a time is up.
     watchdog: Alarm<Watch>,
     /// Looks every [`TURN_MS`] whose turn it is, while one engine has work for several.
     turns: Alarm<Turns>,
@@ -519,6 +519,15 @@ impl Watch {
         }
     }
 
+    /// How long it is to the next look.
+    fn pause(&self) -> Jiffies {
+        let watchdogs = self.watchdogs.lock();
+        let due = watchdogs.iter().flatten().filter_map(Watchdog::due_in_ms);
+        let period = u64::from(PERIOD_MS);
+        // CAST: at most the period.
+        msecs_to_jiffies(due.min().map_or(period, |due| due.min(period)) as u32)
+    }
+
     /// What was seen of an engine counts no more: it is recovered.
     fn restart(&self, index: EngineIndex, engine: &Engine) {
         let now = Arrival {
@@ -557,7 +566,7 @@ impl AlarmHandler for Watch {
                 }
             }
         }
-        (busy && dev.watching.go_on()).then(|| msecs_to_jiffies(PERIOD_MS))
+        (busy && dev.watching.go_on()).then(|| self.pause())
     }
 }
 
