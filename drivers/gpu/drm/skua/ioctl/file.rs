@@ -536,7 +536,7 @@ impl File {
         let moves =
             residency::make_resident(&device, dev, parent, &objects, not_trim, excess, locked_out);
         let moves = match moves {
-            Err(error) if args.flags & MUST != 0 && [ENOMEM, ENOSPC].contains(&error) => {
+            Err(error) if args.flags & MUST != 0 && error == ENOMEM => {
                 recovery::end_device(dev, &device, DRM_SKUA_CONTEXT_OUT_OF_MEMORY);
                 return Err(ECANCELED);
             }

@@ -468,6 +468,11 @@ fn so_many_wait_for_an_unlock() {
     let begun: Vec<_> = (1..=MOST).map(begin).collect();
     assert!(begun.iter().all(Result::is_ok), "{begun:?}");
     assert_eq!(begin(MOST + 1), Err((Errno::ENOSPC, 0)));
+    // It is no lack of memory: not the end of who must succeed.
+    let must = DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER | DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED;
+    let syncs = [signal_value(fence, MOST + 1)];
+    let refused = rig.begin_resident_for(device, must, &[handle], &syncs);
+    assert_eq!(refused, Err((Errno::ENOSPC, 0)));
     assert_eq!(rig.unlock(handle), Ok(()));
     assert!(rig.fence_gets(fence, MOST));
     assert_eq!(begin(MOST + 1), Ok(0), "they are over");
