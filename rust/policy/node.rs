@@ -266,6 +266,11 @@ impl<H: Heap, M: Miniport, P: Packet> Node<H, M, P> {
         self.in_flight.iter().map(|(id, entry)| (id, &entry.packet))
     }
 
+    /// Calls `f` with each packet, oldest first.
+    pub fn for_each_mut(&mut self, mut f: impl FnMut(&mut P)) {
+        self.in_flight.for_each_mut(|_, entry| f(&mut entry.packet));
+    }
+
     /// The fence id of the packet that is started next.
     pub fn next_id(&self) -> u64 {
         self.in_flight.next_id()

@@ -711,7 +711,15 @@ impl Engine {
             if level == old {
                 return;
             }
+            for level in [old, level] {
+                state.look_for_others(level, now);
+            }
             context.set_level(level);
+            state.node.for_each_mut(|packet| {
+                if Arc::ptr_eq(packet.submission.context(), context) {
+                    packet.level = level;
+                }
+            });
             let listed = state.take(context, old).map(ListArc::into_arc);
             if listed.is_some() {
                 state.attend(context, Due::Turn, Position::Last, now);

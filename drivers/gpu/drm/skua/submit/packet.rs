@@ -50,7 +50,7 @@ pub(crate) struct Packet {
     pub(crate) followed: bool,
     /// Whether others wait, and it may be long: whose turn it is then is looked at when it ends.
     pub(crate) is_long: bool,
-    /// Of its context, when it was started.
+    /// Of its context.
     pub(crate) level: Level,
     /// Whether it is left alone for a while, see [`crate::policy::scheduler`].
     pub(crate) protected: bool,

@@ -19,7 +19,7 @@ use skua_selftests::suite::{self, eventually};
 use skua_selftests::torture::seed;
 use skua_selftests::unpreempted::Unasked;
 use skua_selftests::witness::quiet;
-use skua_selftests::{drawing, tests, Client, Engine, Place, Rig};
+use skua_selftests::{drawing, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::command::{Command, Dispatch, Draw};
 use skua_spec::isa::Op;
 use skua_uapi::DRM_SKUA_ENGINE_COMPUTE;
@@ -27,6 +27,8 @@ use skua_uapi::DRM_SKUA_ENGINE_COMPUTE;
 fn main() -> ExitCode {
     suite::main(tests![
         row_2_20_what_is_queued_is_raised_too: 60 at_rest,
+        row_2_20_what_is_in_the_ring_is_raised_too: 60 at_rest,
+        row_2_20_what_runs_is_lowered_too: 60 at_rest,
         row_2_20_a_class_is_of_all_contexts: 60,
         row_2_20_important_work_overtakes_what_is_in_the_ring: 60 at_rest,
         row_2_20_in_its_process_it_overtakes_what_is_in_the_ring: 60 at_rest,
@@ -118,6 +120,35 @@ fn row_2_20_what_is_queued_is_raised_too() {
     let numbers = race.run();
     let (first, last) = extent(&numbers[..40]);
     assert!(last - first <= 40, "the raised: {first} to {last} of 80");
+}
+
+fn row_2_20_what_is_in_the_ring_is_raised_too() {
+    let rig = Rig::new();
+    let (running, queued) = (context(&rig, -1), context(&rig, -1));
+    preempt_by(&rig, running, queued, || rig.prioritise(queued, 0));
+}
+
+fn row_2_20_what_runs_is_lowered_too() {
+    let rig = Rig::new();
+    let (running, queued) = (context(&rig, 0), context(&rig, -1));
+    preempt_by(&rig, running, queued, || rig.prioritise(running, -2));
+}
+
+/// One packet of each is in the ring, and the first one makes room when that is changed.
+#[track_caller]
+fn preempt_by(rig: &Rig, running: u32, queued: u32, change: impl Fn() -> Result<(), Errno>) {
+    let count = rig.buffer(Place::System, 4096);
+    let hold = Hold::new(rig);
+    let begun = &[write(count.va, 1), hold.command()];
+    let first = rig.start_in(running, begun);
+    let began = eventually(|| (count.cpu.read(0) > 0).then_some(()));
+    assert!(began.is_some(), "it begins");
+    let second = rig.start_in(queued, &[write(count.va + 8, 1)]);
+    assert_eq!(change(), Ok(()));
+    assert_eq!(second.wait(), Ok(()), "it waits behind the other");
+    assert!(!first.has_ended());
+    hold.release();
+    assert_eq!(first.wait(), Ok(()));
 }
 
 fn row_2_20_important_work_overtakes_what_is_in_the_ring() {
