@@ -7,19 +7,21 @@
 //! ```
 //!
 //! A [dump](crate::submit::coredump) comes before the events, a client that was cut before a loss.
-//! Of several clients that are cut, or failures, before the first is told of, that one is.
+//! Of several failures before the first is told of, that one is; of several clients that are cut on
+//! an engine, likewise.
 
 use crate::{
     ext::{
         device,
         wedged::{
             self,
-            Process, //
-            Recovery,
+            Process,
+            Recovery, //
         }, //
     },
     gpu::SkuaDevice,
     reaper,
+    spec::number::EngineIndex,
     submit::coredump::{
         Coredump,
         Failure, //
@@ -52,8 +54,8 @@ struct News {
     dev: Option<ARef<SkuaDevice>>,
     /// What it looked like when it failed.
     dump: Option<Coredump>,
-    /// The process whose work was cut, of which userspace is to be told.
-    cut: Option<Process>,
+    /// By engine, the process whose work was cut there, of which userspace is to be told.
+    cut: [Option<Process>; EngineIndex::ALL.len()],
     /// Whether the adapter was reset.
     reset: bool,
     /// Whether the device is lost.
@@ -105,7 +107,7 @@ impl Herald {
                 news <- new_spinlock!(News {
                     dev: None,
                     dump: None,
-                    cut: None,
+                    cut: [const { None }; EngineIndex::ALL.len()],
                     reset: false,
                     lost: false,
                 }),
@@ -115,9 +117,18 @@ impl Herald {
         )
     }
 
-    /// Work of `client` on `dev` was cut, and the device goes on.
-    pub(crate) fn tell_of_cut(self: &Arc<Self>, dev: &SkuaDevice, client: Process) {
-        self.tell(dev, |news| _ = news.cut.get_or_insert(client));
+    /// Work of `client` on `engine` of `dev` was cut, and the device goes on.
+    pub(crate) fn tell_of_cut(
+        self: &Arc<Self>,
+        dev: &SkuaDevice,
+        engine: EngineIndex,
+        client: Process,
+    ) {
+        self.tell(dev, |news| {
+            if let Some(cut) = news.cut.get_mut(engine.index()) {
+                cut.get_or_insert(client);
+            }
+        });
     }
 
     /// `dev` was reset, and goes on.
@@ -171,7 +182,7 @@ impl WorkItem for Herald {
             let mut news = this.news.lock();
             let reset = core::mem::take(&mut news.reset);
             let lost = core::mem::take(&mut news.lost);
-            let cut = news.cut.take();
+            let cut = news.cut.each_mut().map(Option::take);
             (news.dev.take(), news.dump.take(), cut, reset, lost)
         };
         let is_told = dump.is_some();
@@ -193,14 +204,19 @@ impl WorkItem for Herald {
         let Some(registered) = dev.as_ref().and_then(|dev| device::enter(dev)) else {
             return;
         };
-        let task = cut.as_ref();
-        let cut =
-            (reset || task.is_some()).then(|| wedged::send(&registered, Recovery::None, task));
-        let lost = lost.then(|| wedged::send(&registered, Recovery::Rebind, None));
-        for result in [cut, lost].into_iter().flatten() {
-            if result.is_err() {
+        let send = |recovery, process| {
+            if wedged::send(&registered, recovery, process).is_err() {
                 dev_warn!(registered.as_ref(), "no memory for an event\n");
             }
+        };
+        if reset && cut.iter().all(Option::is_none) {
+            send(Recovery::None, None);
+        }
+        for process in cut.iter().flatten() {
+            send(Recovery::None, Some(process));
+        }
+        if lost {
+            send(Recovery::Rebind, None);
         }
     }
 }

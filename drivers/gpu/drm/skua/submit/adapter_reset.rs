@@ -52,7 +52,10 @@ use crate::{
         context::Status,
         coredump::Failure,
         engine::Engine,
-        recovery::sentence, //
+        recovery::{
+            mark_guilty,
+            sentence, //
+        }, //
     }, //
 };
 use kernel::{
@@ -278,14 +281,10 @@ fn convict(dev: &SkuaDevice, engine: &Engine) -> Option<Error> {
         let (_, packet) = state.node.head()?;
         (packet.submission.context().clone(), sentence(&cause))
     };
-    let vm = context.vm().cloned();
-    if let Some(vm) = &vm {
-        context.mark(status);
-        let _ = vm.device().fail(status.code());
-    }
-    if let (Status::TimedOut, Some(process)) = (status, context.process()) {
-        dev.herald.tell_of_cut(dev, process);
-    }
+    // The system's own goes on.
+    let vm = context
+        .vm()
+        .and_then(|_| mark_guilty(dev, &context, status));
     dev.reapers.contexts.bury(context);
     let vm = vm?;
     dev.reapers.vms.bury(vm);

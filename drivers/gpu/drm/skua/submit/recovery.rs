@@ -731,6 +731,22 @@ fn conclude(
     }
 }
 
+/// `context` has failed with `status`, and its client's device with it, before a fence says so; its
+/// address space.
+pub(crate) fn mark_guilty(
+    dev: &SkuaDevice,
+    context: &Arc<Context>,
+    status: Status,
+) -> Option<Arc<Vm>> {
+    context.mark(status);
+    if let (Status::TimedOut, Some(process)) = (status, context.process()) {
+        dev.herald.tell_of_cut(dev, context.engine(), process);
+    }
+    let vm = context.vm().cloned()?;
+    let _ = vm.device().fail(status.code());
+    Some(vm)
+}
+
 /// The context that all of `removed` are of, if there are any, has failed with `status`; its
 /// address space, for [`end_failed`]. Under the engine's `turn`.
 pub(crate) fn condemn(
@@ -742,15 +758,7 @@ pub(crate) fn condemn(
 ) -> Option<Arc<Vm>> {
     let (guilty, _) = removed.iter().next()?;
     let context = guilty.submission.context().clone();
-    context.mark(status);
-    let failed = context.vm().cloned();
-    if let (Status::TimedOut, Some(process)) = (status, context.process()) {
-        dev.herald.tell_of_cut(dev, process);
-    }
-    if let Some(vm) = &failed {
-        // Before a fence says so.
-        let _ = vm.device().fail(status.code());
-    }
+    let failed = mark_guilty(dev, &context, status);
     // Now what waits in its queue can be cancelled.
     let now = engine.ticks(dev);
     for (packet, _) in removed.iter() {
