@@ -116,7 +116,8 @@ kernel::pci_device_table!(
 );
 
 /// What the module's parameters say. `EINVAL` with a line in the log for what is not there:
-/// `TdrLevelOff` would leave waits without end, and there is no screen for `TdrLevelRecoverVGA`.
+/// `TdrLevelOff`, and time-outs that never end, would leave waits without end, and there is no
+/// screen for `TdrLevelRecoverVGA`.
 pub(crate) fn settings() -> Result<Settings> {
     let recovers = match module_parameters::tdr_level.value() {
         1 => false,
@@ -126,6 +127,22 @@ pub(crate) fn settings() -> Result<Settings> {
             return Err(EINVAL);
         }
     };
+    for (name, timeout) in [
+        ("job_timeout_ms", module_parameters::job_timeout_ms.value()),
+        (
+            "preempt_timeout_ms",
+            module_parameters::preempt_timeout_ms.value(),
+        ),
+        (
+            "tdr_ddi_delay_ms",
+            module_parameters::tdr_ddi_delay_ms.value(),
+        ),
+    ] {
+        if timeout == 0 {
+            pr_err!("{} is 1 or more\n", name);
+            return Err(EINVAL);
+        }
+    }
     let resets = match recovers {
         true => module_parameters::tdr_limit_count.value(),
         false => 0,

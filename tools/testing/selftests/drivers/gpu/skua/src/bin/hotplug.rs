@@ -57,6 +57,7 @@ fn main() -> ExitCode {
         unloading_under_load: 300,
         row_2_02_at_level_1_nothing_recovers: 120,
         row_2_02_the_window_moves_on: 120,
+        row_2_01_time_outs_have_defaults: 120,
         binds_of_a_destroyed_address_space_end: 60,
         binds_that_wait_end_with_their_client: 60,
         binds_that_meet_the_end_of_their_address_space_end: 60,
@@ -694,15 +695,18 @@ fn row_2_02_at_level_1_nothing_recovers() {
         let loaded = load_module_with(level);
         assert_eq!(loaded, Err(Errno::EINVAL), "{level:?}");
     }
+    expect_error("_ms is 1 or more").expect("the kernel's log");
+    for timeout in [
+        c"job_timeout_ms=0",
+        c"preempt_timeout_ms=0",
+        c"tdr_ddi_delay_ms=0",
+    ] {
+        let loaded = load_module_with(timeout);
+        assert_eq!(loaded, Err(Errno::EINVAL), "{timeout:?}");
+    }
     let given = c"tdr_level=1 tdr_ddi_delay_ms=7000 tdr_limit_time=70 job_timeout_ms=1000";
     load_module_with(given).expect("finit_module");
-    let function = Function::first();
-    let parameters = function.debugfs("parameters").expect("debugfs");
-    for wanted in given.to_str().expect("a string").split(' ') {
-        let line = wanted.replace('=', ": ");
-        let found = parameters.lines().any(|one| one == line);
-        assert!(found, "no {line} in {parameters}");
-    }
+    expect_parameters(given);
     // A fault is no time-out.
     let rig = Rig::new();
     let job = rig.start(Engine::Copy, &[write(rig.reserve(4096), 1)]);
@@ -721,6 +725,30 @@ fn row_2_02_at_level_1_nothing_recovers() {
     unload_soon();
     load_module();
     expect_working();
+}
+
+/// WDDM's (`TdrDelay`, `TdrDdiDelay`, `TdrLimitCount`, `TdrLimitTime`), and that of an engine's
+/// jobs.
+fn row_2_01_time_outs_have_defaults() {
+    if !Path::new(PRODUCTS).join("skua.ko").exists() {
+        skip("skua.ko is not at hand");
+    }
+    unload_soon();
+    load_module_with(c"").expect("finit_module");
+    expect_parameters(c"job_timeout_ms=10000 preempt_timeout_ms=2000 tdr_ddi_delay_ms=5000");
+    expect_parameters(c"tdr_level=3 tdr_limit_count=5 tdr_limit_time=60");
+    unload_soon();
+    load_module();
+}
+
+#[track_caller]
+fn expect_parameters(given: &CStr) {
+    let parameters = Function::first().debugfs("parameters").expect("debugfs");
+    for wanted in given.to_str().expect("a string").split(' ') {
+        let line = wanted.replace('=', ": ");
+        let found = parameters.lines().any(|one| one == line);
+        assert!(found, "no {line} in {parameters}");
+    }
 }
 
 /// One within a second is borne, and who waits longer may have any number of them.
