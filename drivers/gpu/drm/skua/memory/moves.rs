@@ -105,6 +105,8 @@ pub(crate) struct Move {
     is_copied: bool,
     /// The address space in whose line it waits, which keeps that.
     _user: Option<Arc<Vm>>,
+    /// Whether it counts as [withdrawn](Counts::withdrawn).
+    is_counted: Atomic<bool>,
     /// Nothing leads to the old memory any more.
     is_done: Atomic<bool>,
     /// The [generation](Gpu::vram_generation) in which the copy was over.
@@ -142,6 +144,8 @@ pub(crate) struct Moves {
 struct Counts {
     /// Moves that have begun and are not over.
     under_way: u32,
+    /// Moves that have withdrawn what page tables led to, and are not over: TLBs may know of it.
+    withdrawn: u32,
     /// What is to leave VRAM without a move, when the work with it is over.
     leaving: u32,
     /// How many of both are over since probe, modulo 2^32.
@@ -156,6 +160,7 @@ impl Moves {
         pin_init!(Self {
             counts <- new_spinlock!(Counts {
                 under_way: 0,
+                withdrawn: 0,
                 leaving: 0,
                 over: 0,
                 is_lost: false,
@@ -167,6 +172,12 @@ impl Moves {
     /// Whether there is one that is not over.
     pub(crate) fn any(&self) -> bool {
         self.counts.lock().under_way > 0
+    }
+
+    /// Whether TLBs may know of something that no page table says any more, since the move that has
+    /// taken it out has not had them flushed yet.
+    pub(crate) fn have_withdrawn(&self) -> bool {
+        self.counts.lock().withdrawn > 0
     }
 
     /// How many are over, for [`Moves::wait`].
@@ -433,6 +444,7 @@ impl Move {
                 keeps,
                 is_copied,
                 _user: user,
+                is_counted: Atomic::new(false),
                 is_done: Atomic::new(false),
                 generation: Atomic::new(0),
                 fence <- new_spinlock!(None),
@@ -450,6 +462,11 @@ impl Move {
         let bound = device::enter(dev).ok_or(ENODEV)?;
         if self.bo.context_of() == Some(ContextUse::Engine) {
             save_areas::expect_left(dev, &self.bo);
+        }
+        if !self.is_counted.xchg(true, Relaxed) {
+            let counts = &mut dev.moves.counts.lock();
+            // No wrap: each is in memory.
+            counts.withdrawn = counts.withdrawn.wrapping_add(1);
         }
         let mut result = Ok(());
         for_each_user(dev, &self.bo, |vm| {
@@ -515,6 +532,10 @@ impl WorkItem for Move {
 #[pinned_drop]
 impl PinnedDrop for Move {
     fn drop(self: Pin<&mut Self>) {
+        if self.is_counted.load(Relaxed) {
+            let counts = &mut self.dev.moves.counts.lock();
+            counts.withdrawn = counts.withdrawn.wrapping_sub(1);
+        }
         if self.new.as_ref().is_none_or(Memory::is_vram) {
             if self.is_done.load(Relaxed) && !self.keeps {
                 // What was in them is in VRAM, or nobody's. Before this it does not come back to

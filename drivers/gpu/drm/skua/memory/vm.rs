@@ -719,8 +719,7 @@ impl Vm {
         let result = self.install(parent, va, installed, bo, &memory, &mut changed);
         drop(installing);
         result?;
-        // What was there may be about to be flushed only.
-        if changed == Changed::Stale || self.dev.unflushed.load(Acquire) != 0 {
+        if changed == Changed::Stale || self.may_be_known() {
             self.dev.invalidate(Some(self.asid()))?;
         }
         Ok(va)
@@ -1222,14 +1221,11 @@ impl Vm {
             end.records = records;
             end.memory = held;
         }
-        // The addresses that this maps may have led to something that is being destroyed, and whose
-        // flush is still to come.
         let maps = bind
             .operations
             .iter()
             .any(|it| matches!(it, Operation::Map(..)));
-        let is_hidden = maps && self.dev.unflushed.load(Acquire) != 0;
-        if changed == Changed::Stale || is_hidden {
+        if changed == Changed::Stale || (maps && self.may_be_known()) {
             self.dev.invalidate(Some(self.asid()))?;
             *self.installing.lock() = false;
         }
@@ -1239,6 +1235,12 @@ impl Vm {
             removed.mapping.stop_writing();
         }
         Ok(())
+    }
+
+    /// Whether what was mapped just now may have led to something that is being destroyed, or moved,
+    /// and whose flush is still to come.
+    fn may_be_known(&self) -> bool {
+        self.dev.unflushed.load(Acquire) != 0 || self.dev.moves.have_withdrawn()
     }
 
     /// Has nothing that is installed of `bo` lead anywhere. The TLBs are to be flushed before its

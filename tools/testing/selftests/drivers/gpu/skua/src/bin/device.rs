@@ -7,13 +7,15 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::thread;
+use std::time::Instant;
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use skua_selftests::client::{signal, wait};
+use skua_selftests::client::{map, signal, wait, PATIENCE};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{alone, both, evict_all, expect_gpu, pattern, place};
 use skua_selftests::race::Hold;
-use skua_selftests::rig::{fill, wait_value, write, Buffer};
+use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
+use skua_selftests::suite::rounds;
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::command::Command;
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         row_3_23_what_is_not_resident_is_not_brought_in: 60,
         what_is_resident_is_there_for_work: 60 at_rest,
         row_3_23_work_goes_on_beside_what_it_has_evicted: 60 at_rest,
+        row_3_23_what_is_bound_over_what_leaves_is_seen: 60 at_rest,
         row_3_23_what_was_submitted_before_is_waited_for: 60,
         row_3_23_no_other_devices_evicted_objects_wait_for_that: 60,
         who_had_it_resident_already_does_not_wait_again: 60,
@@ -386,6 +389,38 @@ fn row_3_23_work_goes_on_beside_what_it_has_evicted() {
     expect_gpu(&rig, "when it is back", moved[0].va, MIB, pattern(7));
     hold.release();
     assert_eq!(work.wait(), Ok(()));
+}
+
+/// Its entry is taken out at once, and TLBs are flushed of it when the copy engine gets there.
+fn row_3_23_what_is_bound_over_what_leaves_is_seen() {
+    let (rig, device) = explicit_alone();
+    let rig = rig.having_worked();
+    let (moved, handles) = buffers(&rig, 12);
+    let [new, target] = [(); 2].map(|()| rig.buffer(Place::System, 4096));
+    new.cpu.fill(pattern(2));
+    let (last, handle) = (&moved[11], handles[11]);
+    let look = [copy(last.va, target.va, 4096)];
+    for _ in 0..rounds(10) {
+        assert_eq!(rig.make_resident_for(device, 0, &handles), Ok(0));
+        last.cpu.fill(pattern(1));
+        assert_eq!(rig.run(Engine::Compute, &look), Ok(()));
+        target.cpu.expect("what leaves", pattern(1));
+        assert_eq!(rig.evict_for(device, &handles), Ok(()));
+        thread::scope(|scope| {
+            scope.spawn(evict_all);
+            // Without a pause: the others are copied meanwhile.
+            let begin = Instant::now();
+            while place(&rig, handle) == Place::Vram {
+                assert!(begin.elapsed() < PATIENCE, "it stays in VRAM");
+            }
+            let over = map(new.handle, 0, last.va, 4096);
+            assert_eq!(rig.bind_and_wait(rig.vm, &[over]), Ok(()));
+            assert_eq!(rig.run(Engine::Compute, &look), Ok(()));
+            target.cpu.expect("what was bound over it", pattern(2));
+        });
+        let back = map(handle, 0, last.va, MIB);
+        assert_eq!(rig.bind_and_wait(rig.vm, &[back]), Ok(()));
+    }
 }
 
 fn row_3_23_what_was_submitted_before_is_waited_for() {
