@@ -173,20 +173,22 @@ impl Claims {
 
     /// Takes [`Claims::add`] back once for each of `objects` that is claimed.
     pub(crate) fn undo<'a>(&self, objects: impl Iterator<Item = &'a BoRef>) {
-        self.remove(&mut self.counts.lock(), objects);
+        // What was added holds now.
+        self.remove(&mut self.counts.lock(), objects, |_| ());
     }
 
+    /// `given_up` is called with each that is claimed all the same.
     fn remove<'a>(
         &self,
         counts: &mut RBTree<usize, Claim>,
         objects: impl Iterator<Item = &'a BoRef>,
+        given_up: impl Fn(&mut Claim),
     ) {
         for bo in objects {
             match counts.get_mut(&Self::key(bo)) {
                 Some(claim) if claim.count > 1 => {
                     claim.count -= 1;
-                    // Those that hold now stay, as long as there are others.
-                    claim.postponed = claim.postponed.saturating_sub(1);
+                    given_up(claim);
                 }
                 Some(_) => {
                     // The caller has another reference.
@@ -207,7 +209,10 @@ impl Claims {
         if strange.any(|bo| counts.get(&Self::key(bo)).is_none()) {
             return Err(EINVAL);
         }
-        self.remove(&mut counts, objects);
+        // Those that hold now stay, as long as there are others.
+        self.remove(&mut counts, objects, |claim| {
+            claim.postponed = claim.postponed.saturating_sub(1);
+        });
         Ok(())
     }
 

@@ -413,6 +413,9 @@ fn row_0_21_what_is_resident_is_there_when_it_is_unlocked() {
     assert_eq!(begin(other, 2), Ok(0));
     assert!(rig.lock(handle).is_ok(), "a second lock");
     assert_eq!(rig.unlock(handle), Ok(()));
+    // What fails takes nothing back of that.
+    let refused = rig.make_resident_for(device, 0, &[handle]);
+    assert_eq!(refused, Err((Errno::EBUSY, 0)));
     // Work that uses it waits for the value; other work does not.
     let [target, beside] = [LARGE, PAGE].map(|size| rig.buffer(Place::System, size));
     let work = [copy(va, target.va, LARGE)];
