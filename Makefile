@@ -145,8 +145,8 @@ conformance: setup ## check Documentation/gpu/skua/conformance.rst against the l
 	@$(SANDBOX) cargo build --quiet --workspace --locked --bin skua-conformance
 	@$(SANDBOX) out/cargo/debug/skua-conformance
 
-browser: setup ## open the page of a trace in a real browser, fetched for this alone
-	@$(SANDBOX) cargo build --quiet --workspace --locked --bin skua-trace
+browser: guest ## record a run, and open its page and another in a real browser, fetched for this alone
+	@$(IN) $(VM) trace $(PARTS) --program=first --output=out/browser/first
 	@scripts/page-test
 
 # Not in CI: each mutant is a build and a boot.

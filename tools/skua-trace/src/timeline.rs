@@ -19,6 +19,7 @@
 //! that the engine has for it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::mem;
 
 use serde::Serialize;
 
@@ -54,10 +55,14 @@ pub struct Engine {
 /// A context, with the process that it works for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Context {
-    /// The driver's number, one less than the device's; `None` of what no context was read for.
+    /// Its place in the driver's table, one less than its number; `None` of what no context was
+    /// read for, and of the paging process.
     pub id: Option<u64>,
     /// The address space, as the device names it.
     pub asid: u64,
+    /// What its fences' names begin with, as no other context's do; `None` as long as the driver's
+    /// trace has none of it, and of what is no client's.
+    pub line: Option<String>,
     /// The task that submitted first, and a letter that no other context has.
     pub name: String,
 }
@@ -176,7 +181,7 @@ pub struct Mark {
     pub engine: Option<usize>,
     /// When.
     pub at: Instant,
-    /// `preempt`, `stop`, `restore`, `reset`, `adapter-reset`, `fault`, `no_room`.
+    /// `preempt`, `stop`, `restore`, `reset`, `adapter-reset`, `fault`, `no_room`, `lost`.
     pub what: String,
     /// What there is to say of it.
     pub detail: String,
@@ -303,6 +308,7 @@ impl Timeline {
         };
         let axis = timeline.add_device(record);
         let written = timeline.join(trace);
+        timeline.tell_apart();
         let shift = timeline.shift(&written);
         // What came before the record is at its beginning.
         let at = |ns: u64| axis.at(u64::try_from(i128::from(ns) + shift).unwrap_or(0));
@@ -312,7 +318,9 @@ impl Timeline {
             .submissions
             .iter()
             .filter_map(|submission| submission.done);
-        let ends = ends.chain(timeline.packets.iter().map(|packet| packet.to));
+        let ends = ends
+            .chain(timeline.packets.iter().map(|packet| packet.to))
+            .chain(timeline.marks.iter().map(|mark| mark.at));
         timeline.end = ends.fold(axis.steps.last().copied().unwrap_or_default(), |end, at| {
             Instant {
                 ticks: end.ticks.max(at.ticks),
@@ -322,22 +330,55 @@ impl Timeline {
         timeline
     }
 
-    /// Index of the context that the device names so. The driver's numbers are used again, with
-    /// other address spaces.
+    /// Index of the context that the device names so, which has no letter yet.
     fn context(&mut self, event: &device::Event) -> usize {
         let id = event.get("context").checked_sub(1);
         let asid = event.get("asid");
         let same = |context: &Context| (context.id, context.asid) == (id, asid);
         self.contexts.iter().position(same).unwrap_or_else(|| {
             let name = match id {
-                Some(_) => letters(self.contexts.len()),
+                Some(_) => "",
                 // The paging process is no context of the driver's, and of no client.
-                None if event.fields.contains_key("context") => "paging".to_owned(),
-                None => "ring".to_owned(),
+                None if event.fields.contains_key("context") => "paging",
+                None => "ring",
             };
-            self.contexts.push(Context { id, asid, name });
+            self.contexts.push(Context {
+                id,
+                asid,
+                line: None,
+                name: name.to_owned(),
+            });
             self.contexts.len() - 1
         })
+    }
+
+    /// Tells contexts apart that the device names alike. The driver's numbers are used again, with
+    /// other address spaces or the same one; no two contexts have fences of one line. What the
+    /// driver's trace does not have is of the last of them.
+    fn tell_apart(&mut self) {
+        let named = mem::take(&mut self.contexts);
+        for packet in &mut self.packets {
+            let like = &named[packet.context];
+            // The paging process has as many lines as it has moves.
+            let submission = packet.submission.filter(|_| like.id.is_some());
+            let line = submission.and_then(|at| self.submissions[at].fence.split(':').next());
+            let same = |context: &Context| {
+                (context.id, context.asid) == (like.id, like.asid)
+                    && (line.is_none() || context.line.is_none() || context.line.as_deref() == line)
+            };
+            let contexts = &mut self.contexts;
+            packet.context = contexts.iter().rposition(same).unwrap_or_else(|| {
+                let mut context = like.clone();
+                if context.id.is_some() {
+                    context.name = letters(contexts.len());
+                }
+                contexts.push(context);
+                contexts.len() - 1
+            });
+            if let Some(line) = line {
+                contexts[packet.context].line = Some(line.to_owned());
+            }
+        }
     }
 
     /// What the engines did.
@@ -480,10 +521,19 @@ impl Timeline {
         found
     }
 
-    /// What makes the host's nanoseconds of the guest's.
+    /// What makes the host's nanoseconds of the guest's. A number that an engine met more than once
+    /// says nothing if there are others: not all is in the driver's trace, so it may be another's.
     fn shift(&self, written: &[(usize, u64)]) -> i128 {
+        let name = |packet: &Packet| (packet.engine, packet.id);
+        let mut times: HashMap<_, usize> = HashMap::new();
+        for packet in &self.packets {
+            *times.entry(name(packet)).or_default() += 1;
+        }
+        let once = |(packet, _): &&(usize, u64)| times[&name(&self.packets[*packet])] == 1;
+        let any_once = written.iter().any(|one| once(&one));
         let shifts = written
             .iter()
+            .filter(|one| !any_once || once(one))
             .map(|(packet, ns)| i128::from(self.packets[*packet].from.ns) - i128::from(*ns));
         shifts.min().unwrap_or(0)
     }
@@ -570,6 +620,12 @@ impl Timeline {
                     at: at(event.ns),
                     what: "no_room".to_owned(),
                     detail: format!("{} bytes in {}", event.text("bytes"), event.text("region")),
+                }),
+                ("lost", _) => self.marks.push(Mark {
+                    engine: None,
+                    at: at(event.ns),
+                    what: "lost".to_owned(),
+                    detail: "the device is given up".to_owned(),
                 }),
                 _ => {}
             }

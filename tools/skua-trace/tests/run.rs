@@ -5,7 +5,7 @@
 //! The client's packet 1 on engine 0 waits for a value, is preempted for packet 2 of another
 //! context, and goes on as packet 3. Engine 1 copies for a move out of VRAM, for which packet 2
 //! waits, as for a value of a monitored fence that the CPU has signalled. The last packet was held
-//! for one that packet 2 signals.
+//! for one that packet 2 signals. At last the device is given up.
 
 use prost::Message;
 use skua_trace::perfetto::{Kind, Trace, TrackEvent};
@@ -51,7 +51,12 @@ fn an_engine_goes_on_no_earlier_than_any_has_come() {
         (ticks(packet(1, 3)), &*packet(1, 3).ending),
         ([18900, 18900], "open")
     );
-    assert_eq!(timeline.end.ticks, 18900);
+    // No engine worked any more when the device was given up.
+    let end = Instant {
+        ticks: 18900,
+        ns: 20000,
+    };
+    assert_eq!(timeline.end, end);
 }
 
 #[test]
@@ -94,6 +99,56 @@ fn packets_find_their_submissions() {
         .map(|context| context.name.as_str())
         .collect();
     assert_eq!(names, ["slow A", "paging", "urgent C", "ring", "kworker E"]);
+}
+
+#[test]
+fn a_context_made_in_the_place_of_another_is_another() {
+    let (mut device, mut guest) = ("# skua-events 1 engines=copy\n".to_owned(), String::new());
+    // Of each packet: its context and address space as the device names them, and its fence.
+    for (packet, (context, asid, fence)) in (1..).zip([
+        (5, 3, Some("10:1")),
+        (5, 3, Some("10:2")),
+        (5, 3, None),
+        (5, 3, Some("11:1")),
+        (5, 3, None),
+        (5, 4, None),
+        (5, 4, Some("12:1")),
+        (0, 1, Some("13:1")),
+        (0, 1, Some("14:1")),
+    ]) {
+        let words = format!("packet={packet} context={context} asid={asid}");
+        device += &format!(
+            "{0}0 0 {0}0 begin {words} resume=0\n{0}5 0 {0}5 end {words}\n",
+            packet
+        );
+        if let Some(fence) = fence {
+            let at = format!("prog-7 [000] ..... 2.00000{packet}");
+            guest += &format!(
+                "{at}: skua_submit: dev=d, engine=0, fence={fence}\n\
+                 {at}: skua_packet: dev=d, engine=0, fence={fence}, packet={packet}\n"
+            );
+        }
+    }
+    let timeline = Timeline::new(
+        &device::parse(&device).expect("a record"),
+        &guest::parse(&guest),
+    );
+    let of: Vec<_> = timeline.packets.iter().map(|one| one.context).collect();
+    assert_eq!(of, [0, 0, 0, 1, 1, 2, 2, 3, 3]);
+    let contexts = timeline.contexts.iter();
+    let contexts: Vec<_> = contexts
+        .map(|one| (one.id, one.asid, one.line.as_deref(), &*one.name))
+        .collect();
+    assert_eq!(
+        contexts,
+        [
+            (Some(4), 3, Some("10"), "prog A"),
+            (Some(4), 3, Some("11"), "prog B"),
+            (Some(4), 4, Some("12"), "prog C"),
+            // As many lines as it has moves.
+            (None, 1, None, "paging")
+        ]
+    );
 }
 
 #[test]
@@ -172,6 +227,28 @@ fn the_drivers_time_is_the_hosts_and_what_is_late_is_put_right() {
 }
 
 #[test]
+fn a_number_that_came_again_does_not_shift_the_drivers_time() {
+    // The driver does not tell of packet 7 until it was bound again.
+    let device = "# skua-events 1 engines=copy\n\
+                  1000000 0 0 begin packet=7 context=0 asid=1 resume=0\n\
+                  1001000 0 9 end packet=7 context=0 asid=1\n\
+                  2000000 0 20 begin packet=8 context=1 asid=2 resume=0\n\
+                  2001000 0 29 end packet=8 context=1 asid=2\n\
+                  9000000 0 40 begin packet=7 context=1 asid=2 resume=0\n\
+                  9001000 0 49 end packet=7 context=1 asid=2\n";
+    let guest = "prog-7 [000] ..... 5.002000: skua_packet: dev=d, engine=0, fence=9:1, packet=8\n\
+                 prog-7 [000] ..... 5.003000: skua_lost: dev=d\n\
+                 prog-7 [000] ..... 5.009000: skua_packet: dev=d, engine=0, fence=9:2, packet=7\n";
+    let of = |device: &str| {
+        let record = device::parse(device).expect("a record");
+        Timeline::new(&record, &guest::parse(guest)).marks[0].at.ns
+    };
+    assert_eq!(of(device), 3_000_000);
+    // Unless there are no others: the first one's then.
+    assert_eq!(of(&device.replace("packet=8", "packet=6")), 0);
+}
+
+#[test]
 fn what_is_told_of_memory_and_of_stops() {
     let timeline = timeline();
     let moved = &timeline.moves[0];
@@ -207,8 +284,17 @@ fn what_is_told_of_memory_and_of_stops() {
         .collect();
     assert_eq!(
         marks,
-        ["preempt", "stop", "restore", "fault", "adapter-reset"]
+        [
+            "preempt",
+            "stop",
+            "restore",
+            "fault",
+            "adapter-reset",
+            "lost"
+        ]
     );
+    let lost = &timeline.marks[5];
+    assert_eq!((lost.engine, lost.at.ns), (None, 20000));
     assert_eq!(timeline.lost, 2);
 }
 
@@ -277,6 +363,17 @@ fn perfetto_has_a_track_for_each_engine_and_segment() {
     let all = begins.iter().map(|(_, event)| event);
     let flow: Vec<_> = all.map(|event| event.flow_ids.contains(&own)).collect();
     assert_eq!(flow, [false, false, true, false]);
+    let of_device: Vec<_> = events(0, Kind::Instant)
+        .into_iter()
+        .map(|(at, event)| (at, event.name().to_owned()))
+        .collect();
+    assert_eq!(
+        of_device,
+        [
+            (5000, "vram0 to system".to_owned()),
+            (18900, "lost".to_owned())
+        ]
+    );
     let used = events(5, Kind::Counter);
     let used: Vec<_> = used
         .iter()

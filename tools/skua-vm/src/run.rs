@@ -70,15 +70,8 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
     // The program runs in the output share.
     add("--output", &picture);
     add("--report", "report.txt");
-    for old in [picture.as_str(), "report.txt"] {
-        for dir in [&logs, &options.output] {
-            match fs::remove_file(dir.join(old)) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(error).with_context(|| old.to_owned());
-                }
-                _ => {}
-            }
-        }
+    for dir in [&logs, &options.output] {
+        trace::remove(dir, &[&picture, "report.txt"])?;
     }
     let job = Job {
         module: Some(String::new()),
@@ -89,7 +82,7 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
     };
     let mut gpu = vec!["--vram-size".to_owned(), options.vram.clone()];
     if options.trace {
-        gpu.extend(trace::record(&logs)?);
+        gpu.extend(trace::prepare(&logs, &options.output)?);
     }
     let config = Config {
         gpu,
@@ -105,22 +98,15 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
             fs::rename(logs.join(result), options.output.join(result))?;
         }
     }
-    for complaint in &end.broken {
-        eprintln!("skua-vm: {complaint}");
-    }
-    match end.exit {
-        None => bail!("the guest did not finish: {}/console.log", logs.display()),
-        Some(0) if end.broken.is_empty() => {}
-        Some(_) => return Ok(false),
+    let traced = options.trace.then_some(options.output.as_path());
+    if !trace::conclude(&end, &logs, traced)? {
+        return Ok(false);
     }
     if !options.output.join(&picture).exists() {
         bail!("skua-filter left no picture");
     }
     println!("picture: {}", options.output.join(&picture).display());
     println!("report:  {}", options.output.join("report.txt").display());
-    if options.trace {
-        trace::show(&logs, &options.output)?;
-    }
     Ok(true)
 }
 

@@ -4,6 +4,7 @@
 //! the same for `skua-vm run`.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
@@ -12,7 +13,7 @@ use skua_guest::job::{Job, Task, TRACE};
 use skua_trace::{device, guest, page, perfetto, Timeline};
 
 use crate::gdb;
-use crate::guest::{boot, Watch};
+use crate::guest::{boot, Boot, Watch};
 use crate::machine::{claim, Config};
 use crate::plan::{self, Guest};
 use crate::report::Test;
@@ -21,6 +22,8 @@ use crate::Parts;
 
 /// The device's record, beside the logs.
 pub(crate) const RECORD: &str = "device.events";
+/// What is made of it and of the guest's trace, beside the results: for Perfetto, and the page.
+const SHOWN: [&str; 2] = ["trace.pftrace", "trace.html"];
 
 /// Options of `skua-vm trace`.
 #[derive(Args)]
@@ -59,7 +62,7 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
     let logs = options.output.join("log");
     fs::create_dir_all(&logs)?;
     let mut gpu = guest.gpu.clone();
-    gpu.extend(record(&logs)?);
+    gpu.extend(prepare(&logs, &options.output)?);
     let job = Job {
         module: Some(module(&guest, parts.patience)),
         task,
@@ -79,14 +82,7 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
         gdb::announce(&parts, &logs)?;
     }
     let end = boot(&parts, &config, &job, &mut Shown)?;
-    for complaint in &end.broken {
-        eprintln!("skua-vm: {complaint}");
-    }
-    let Some(exit) = end.exit else {
-        bail!("the guest did not finish: {}/console.log", logs.display());
-    };
-    show(&logs, &options.output)?;
-    Ok(exit == 0 && end.broken.is_empty())
+    conclude(&end, &logs, Some(&options.output))
 }
 
 /// The guest that the program wants, and what it is to do there.
@@ -126,28 +122,63 @@ fn wanted(products: &Path, options: &Options) -> Result<(Guest, Task)> {
 /// Options of the GPU server with which it leaves its record beside the logs. An older one, and
 /// what an older guest has left, are gone then.
 pub(crate) fn record(logs: &Path) -> Result<[String; 2]> {
-    for old in [RECORD, TRACE] {
-        match fs::remove_file(logs.join(old)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| old.to_owned());
-            }
-            _ => {}
-        }
-    }
+    remove(logs, &[RECORD, TRACE])?;
     let path = logs.canonicalize()?.join(RECORD);
     Ok(["--events".to_owned(), path.display().to_string()])
 }
 
-/// Makes of both records what can be looked at, in `output`, and says where.
-pub(crate) fn show(logs: &Path, output: &Path) -> Result<()> {
+/// The same for a run that is to be shown in `output`: so is what an older one was shown as.
+pub(crate) fn prepare(logs: &Path, output: &Path) -> Result<[String; 2]> {
+    remove(output, &SHOWN)?;
+    record(logs)
+}
+
+/// Removes those of a directory's files that are there.
+pub(crate) fn remove(dir: &Path, names: &[&str]) -> Result<()> {
+    for name in names {
+        match fs::remove_file(dir.join(name)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| (*name).to_owned());
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Says what is wrong with a guest that is off, and shows in `traced`, if it was, what was recorded,
+/// whatever came of the run. Returns whether its job is done and all is well with it.
+pub(crate) fn conclude(end: &Boot, logs: &Path, traced: Option<&Path>) -> Result<bool> {
+    for complaint in &end.broken {
+        eprintln!("skua-vm: {complaint}");
+    }
+    let shown = traced.map_or(Ok(()), |output| show(logs, output));
+    let Some(exit) = end.exit else {
+        bail!("the guest did not finish: {}/console.log", logs.display());
+    };
+    shown?;
+    Ok(exit == 0 && end.broken.is_empty())
+}
+
+/// Makes of both records what can be looked at, in `output`, and says where. Of a guest that died
+/// there is the device's alone.
+fn show(logs: &Path, output: &Path) -> Result<()> {
     let read = |name: &str| {
         let path = logs.join(name);
-        let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
         // A task's name may be any bytes.
-        anyhow::Ok(String::from_utf8_lossy(&bytes).into_owned())
+        match fs::read(&path) {
+            Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| path.display().to_string()),
+        }
     };
-    let record = device::parse(&read(RECORD)?).context("the device's record")?;
-    let timeline = Timeline::new(&record, &guest::parse(&read(TRACE)?));
+    let record = read(RECORD)?.context("the device left no record")?;
+    let record = device::parse(&record).context("the device's record")?;
+    let trace = read(TRACE)?.unwrap_or_else(|| {
+        eprintln!("skua-vm: the guest left no trace: the device's record is shown alone");
+        String::new()
+    });
+    let timeline = Timeline::new(&record, &guest::parse(&trace));
     if timeline.lost != 0 {
         eprintln!(
             "skua-vm: the guest lost {} events of the trace",
@@ -157,13 +188,76 @@ pub(crate) fn show(logs: &Path, output: &Path) -> Result<()> {
     if timeline.full {
         eprintln!("skua-vm: the device's record was full before the run was over");
     }
-    for (name, bytes) in [
-        ("trace.pftrace", perfetto::encode(&timeline)),
-        ("trace.html", page::render(&timeline)?.into_bytes()),
-    ] {
+    let made = [
+        perfetto::encode(&timeline),
+        page::render(&timeline)?.into_bytes(),
+    ];
+    for (name, bytes) in SHOWN.iter().zip(made) {
         let path = output.join(name);
         fs::write(&path, bytes).with_context(|| path.display().to_string())?;
         println!("trace:   {}", path.display());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a packet that an engine has begun, and that the driver has written.
+    const RECORDS: [(&str, &str); 2] = [
+        (
+            RECORD,
+            "# skua-events 1 engines=copy\n1 0 2 begin packet=1 context=1 asid=2 resume=0\n",
+        ),
+        (
+            TRACE,
+            "prog-7 [000] ..... 2.000001: skua_packet: dev=d, engine=0, fence=9:1, packet=1\n",
+        ),
+    ];
+
+    fn page(output: &Path) -> Option<String> {
+        fs::read_to_string(output.join("trace.html")).ok()
+    }
+
+    #[test]
+    fn a_run_that_failed_is_shown_too() {
+        let output = tempfile::tempdir().expect("a directory");
+        let output = output.path();
+        for (exit, records) in [(Some(0), 2), (Some(1), 2), (None, 2), (None, 1)] {
+            prepare(output, output).expect("options");
+            for (name, text) in &RECORDS[..records] {
+                fs::write(output.join(name), text).expect("a record");
+            }
+            let mut end = Boot::default();
+            end.exit = exit;
+            let well = conclude(&end, output, Some(output));
+            assert_eq!(well.ok(), exit.map(|exit| exit == 0));
+            let page = page(output).expect("a page");
+            assert_eq!(page.contains("\"fence\":\"9:1\""), records == 2, "{exit:?}");
+            assert!(output.join("trace.pftrace").exists());
+        }
+        // Not one without a record, nor where none was asked for.
+        prepare(output, output).expect("options");
+        let mut end = Boot::default();
+        end.exit = Some(0);
+        assert!(conclude(&end, output, Some(output)).is_err());
+        assert!(conclude(&end, output, None).is_ok_and(|well| well));
+        assert_eq!(page(output), None);
+    }
+
+    #[test]
+    fn what_an_older_run_has_left_is_gone() {
+        let output = tempfile::tempdir().expect("a directory");
+        let logs = output.path().join("log");
+        fs::create_dir(&logs).expect("a directory");
+        let mut old = [RECORD, TRACE].map(|name| logs.join(name)).to_vec();
+        old.extend(SHOWN.map(|name| output.path().join(name)));
+        for path in &old {
+            fs::write(path, "old").expect("a file");
+        }
+        let options = prepare(&logs, output.path()).expect("options");
+        assert!(options[1].ends_with("/log/device.events"), "{options:?}");
+        assert_eq!(old.iter().filter(|path| path.exists()).count(), 0);
+    }
 }
