@@ -157,6 +157,23 @@ void skua_fence_end_signalling(bool cookie)
 	dma_fence_end_signalling(cookie);
 }
 
+/*
+ * Lockdep draws no line from a section to a lock that is taken inside of a read-side section of
+ * SRCU in it, as that stands between them. So a section that is under way begins anew there.
+ */
+void skua_fence_renew_signalling(void)
+{
+	if (!preemptible())
+		return;
+	/* It was under way if it can begin in another one. */
+	if (dma_fence_begin_signalling()) {
+		dma_fence_end_signalling(false);
+		(void)dma_fence_begin_signalling();
+	} else {
+		dma_fence_end_signalling(false);
+	}
+}
+
 struct dma_fence_chain *skua_chain_alloc(void)
 {
 	/* As dma_fence_chain_alloc(), but charged: a client may keep many. */

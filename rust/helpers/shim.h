@@ -51,6 +51,7 @@ struct dma_fence *skua_fence_all(struct dma_fence **fences, int count);
 void skua_fence_set_error(struct dma_fence *fence, int error);
 _Bool skua_fence_begin_signalling(void);
 void skua_fence_end_signalling(_Bool cookie);
+void skua_fence_renew_signalling(void);
 
 /* include/linux/dma-fence-chain.h */
 struct dma_fence_chain *skua_chain_alloc(void);

@@ -2,7 +2,10 @@
 
 //! What [`drm::Device`] and the bus device do not offer a driver that has no `unsafe`.
 
-use super::shim;
+use super::{
+    fence::Signalling,
+    shim, //
+};
 use kernel::{
     bindings,
     device::Bound,
@@ -52,6 +55,7 @@ pub(crate) fn enter<D: drm::Driver>(dev: &drm::Device<D>) -> Option<drm::Registr
     //   device.
     let ioctl: &drm::Device<D, drm::Ioctl> = unsafe { drm::Device::from_raw(as_raw(dev)) };
     let guard = ioctl.registration_guard()?;
+    Signalling::renew();
 
     // An unregistered device lets `drm_dev_enter()` pass. `registered` is set once, by
     // `drm_dev_register()`, after the registration data has been stored; it is cleared by

@@ -519,6 +519,13 @@ impl Signalling {
         }
     }
 
+    /// To be called where this thread has entered a section of SRCU, which would hide from lockdep
+    /// that it is inside of one of these: whatever is taken from there on is taken in both.
+    pub(crate) fn renew() {
+        // SAFETY: No requirements: it leaves this thread in the section that it is in, or in none.
+        unsafe { shim::skua_fence_renew_signalling() };
+    }
+
     /// Whether this thread is inside of one, or holds a spin lock: what drops a last reference says
     /// so if it is. Lockdep alone knows; without it, no.
     pub(crate) fn is_inside() -> bool {

@@ -1311,17 +1311,22 @@ impl Vm {
     ) -> Result<KVVec<Span>> {
         let tables = self.reached.tables.access(parent)?;
         let mut spans = KVVec::new();
-        let _installing = self.installing.lock();
-        while let Some((site, installed)) = bo.sites.next(self.site(*from)) {
-            if *room == 0 {
+        while *room > 0 {
+            // Not under the lock, which signals wait for.
+            let is_told = spans.reserve(1, client_flags()).is_ok();
+            let _installing = self.installing.lock();
+            let Some((site, installed)) = bo.sites.next(self.site(*from)) else {
                 break;
-            }
+            };
             *room -= 1;
             let span = Span::new(site.start, installed.end);
             tables.clear(&self.dev, span.start, span.len())?;
             bo.sites.remove(site);
             *from = span.end;
-            let _ = spans.push(span, client_flags());
+            if is_told {
+                let pushed = spans.push_within_capacity(span);
+                crate::warn_on_once!(pushed.is_err());
+            }
         }
         Ok(spans)
     }
