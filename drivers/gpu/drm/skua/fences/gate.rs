@@ -91,6 +91,8 @@ enum Step<T: Wake> {
 struct Waiters<T: Wake> {
     /// Whether somebody attaches them, or has.
     armed: bool,
+    /// Whether nobody is to be woken any more.
+    closed: bool,
     /// One for each of those fences, in no order.
     steps: Few<Step<T>>,
 }
@@ -133,6 +135,7 @@ impl<T: Wake> Gate<T> {
             fences,
             waiters <- new_spinlock!(Waiters {
                 armed: false,
+                closed: false,
                 steps,
             }),
         }))
@@ -160,9 +163,26 @@ impl<T: Wake> Gate<T> {
                 }
             }
         }
-        // There was none: nothing is dropped under the lock.
-        self.waiters.lock().steps = steps;
+        {
+            let mut waiters = self.waiters.lock();
+            if !waiters.closed {
+                // There was none: nothing is dropped under the lock.
+                core::mem::swap(&mut waiters.steps, &mut steps);
+            }
+        }
         remaining.step();
+    }
+
+    /// What waited is over: has fences that have not signalled call nobody. What they would call
+    /// may be kept for longer than the module is there, if the device is not known to be quiet.
+    pub(crate) fn close(&self) {
+        let steps = {
+            let mut waiters = self.waiters.lock();
+            waiters.closed = true;
+            core::mem::take(&mut waiters.steps)
+        };
+        // Not under the lock. The fences are others', too, and so is the target.
+        drop(steps);
     }
 
     /// Whether it was armed.

@@ -1106,6 +1106,7 @@ impl Vm {
                 let promises = take(&mut end.promises);
                 (end.fence.take(), promises)
             };
+            bind.gate.close();
             self.dev.reapers.binds.bury(bind.into_arc());
             let how = self.ended(result);
             promises.iter_mut().for_each(|promise| promise.keep(how));

@@ -431,6 +431,7 @@ impl Submission {
             }
             _ => (),
         }
+        self.gate.close();
         dev.reapers.submissions.bury(self);
         if let Some(fence) = fence {
             fence.signal(result);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::kmod::{delete_module, finit_module, DeleteModuleFlags, ModuleInitFlags};
-use skua_guest::host::expect_error;
+use skua_guest::host::{expect_error, request};
 use skua_guest::job::PRODUCTS;
 use skua_selftests::calls::Calls;
 use skua_selftests::cgroup::MemoryGroup;
@@ -30,6 +30,7 @@ use skua_selftests::software_timeline::SoftwareTimeline;
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::quiet;
 use skua_selftests::{skip, suite, tests, Cases, Client, Engine, Errno, Place, Rig};
+use skua_spec::command::Command;
 use skua_uapi::DRM_SKUA_BO_CPU_ACCESS;
 
 fn main() -> ExitCode {
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         row_2_02_the_window_moves_on: 120,
         row_2_01_time_outs_have_defaults: 120,
         binds_of_a_destroyed_address_space_end: 60,
+        what_a_driver_leaves_behind_calls_nobody: 60,
         binds_that_wait_end_with_their_client: 60,
         binds_that_meet_the_end_of_their_address_space_end: 60,
         gated_work_ends_at_an_unbind: 60,
@@ -808,6 +810,37 @@ fn binds_of_a_destroyed_address_space_end() {
     line.advance(10);
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(fences.each_ref().map(status_of), [ENDED, ENDED]);
+    load_module();
+    expect_working();
+}
+
+/// What has ended is kept, as the device may still reach memory of it, and the driver is gone.
+fn what_a_driver_leaves_behind_calls_nobody() {
+    if !Path::new(PRODUCTS).join("skua.ko").exists() {
+        skip("skua.ko is not at hand");
+    }
+    if Path::new("/sys/kernel/debug/dma-api").exists() {
+        skip("this kernel has a driver give all back, whatever still reaches it");
+    }
+    let tell = |lies: &str| request(&format!("gpu-lie {lies}")).expect("gpu-lie");
+    let line = SoftwareTimeline::new();
+    let client = Client::new();
+    let vm = client.vm_create().expect("VM_CREATE");
+    let bound = waiting_bind(&client, vm, &line);
+    let rig = Rig::new();
+    let foreign = rig.syncobj_of(line.fence(5));
+    let work = rig.start_after(rig.copy, &[Command::Nop { words: 2 }], &[wait(foreign)]);
+    let done = rig.sync_file(work.expect("SUBMIT").syncobj);
+    expect_error("").expect("the kernel's log");
+    tell("adapter-reset-never bus-master-stays status-stays");
+    Function::first().unbind().expect("unbind");
+    let ends = || [&bound, &done].map(status_of);
+    assert_eq!(ends(), [ENDED, ENDED]);
+    drop((client, rig));
+    unload_soon();
+    tell("");
+    line.advance(10);
+    assert_eq!(ends(), [ENDED, ENDED]);
     load_module();
     expect_working();
 }
