@@ -903,6 +903,18 @@ where
     T::unpin(obj, &mut reserved);
 }
 
+/// Others have `obj` from now on, if it may be so.
+fn share<T: GemExt>(obj: &DriverAllocImpl<T>) -> Result
+where
+    T::Driver: DriverExt<Gem = T>,
+{
+    // Who does what is not done to what others have asks under the lock, too.
+    let reserved = resv::lock(obj)?;
+    T::may_share(obj, &reserved)?;
+    T::backing(obj).exported.store(true, Relaxed);
+    Ok(())
+}
+
 /// `drm_gem_object_funcs.export`.
 ///
 /// # Safety
@@ -924,16 +936,8 @@ where
     let Some(ops) = T::Driver::vtable().dma_buf() else {
         return ENODEV.to_ptr();
     };
-    {
-        // Who does what is not done to what others have asks under the lock, too.
-        let may_share = resv::lock(obj).and_then(|reserved| {
-            T::may_share(obj, &reserved)?;
-            T::backing(obj).exported.store(true, Relaxed);
-            Ok(())
-        });
-        if let Err(error) = may_share {
-            return error.to_ptr();
-        }
+    if let Err(error) = share::<T>(obj) {
+        return error.to_ptr();
     }
     // SAFETY: The object and its device are valid; the table, which is static, is for a buffer
     // whose `priv` is an object of `T`. What `drm_gem_prime_export()` does.
@@ -1124,11 +1128,15 @@ where
     let (obj, file) = unsafe { (object::<T>(raw), DriverFile::<T>::from_raw(file)) };
     let obj: &DriverAllocImpl<T> = obj;
     // SAFETY: The object is valid; this handle is counted already, and nobody's is counted twice.
-    if unsafe { (&raw const (*raw).handle_count).read_volatile() } > 1 {
-        // By its global name, which needs no dma-buf.
-        T::backing(obj).exported.store(true, Relaxed);
-    }
-    T::open(obj, file).map_or_else(Error::to_errno, |()| 0)
+    let is_others = unsafe { (&raw const (*raw).handle_count).read_volatile() } > 1;
+    let exported = &T::backing(obj).exported;
+    // By its global name, which needs no dma-buf.
+    let shared = match is_others && !exported.load(Relaxed) {
+        true => share::<T>(obj),
+        false => Ok(()),
+    };
+    let opened = shared.and_then(|()| T::open(obj, file));
+    opened.map_or_else(Error::to_errno, |()| 0)
 }
 
 /// `drm_gem_object_funcs.close`.

@@ -3,6 +3,7 @@
 //! BO_LOCK and BO_UNLOCK: the CPU's claim on an object, wherever that is (WDDM: Lock2).
 
 use std::collections::BTreeSet;
+use std::fs::OpenOptions;
 use std::hint::spin_loop;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         row_0_17_what_fills_vram_is_locked_where_it_is: 60 at_rest,
         row_0_21_what_is_locked_outside_stays_outside: 60 at_rest,
         row_0_21_what_others_may_have_is_not_locked_out: 60 at_rest,
+        row_0_21_what_is_locked_out_is_not_opened_by_its_name: 60 at_rest,
         row_0_21_what_is_held_goes_on_when_it_is_unlocked: 120 at_rest,
         what_is_held_keeps_no_worker: 60 at_rest,
         row_0_21_what_was_resident_before_is_waited_for: 60 at_rest,
@@ -312,6 +314,32 @@ fn row_0_21_what_others_may_have_is_not_locked_out() {
         assert_eq!(client.unlock(handle), Err(Errno::EINVAL));
     }
     let va = other.bound_at_will(theirs, PAGE);
+    assert_eq!(other.run(Engine::Compute, &[fill(7, va, PAGE)]), Ok(()));
+}
+
+fn row_0_21_what_is_locked_out_is_not_opened_by_its_name() {
+    let node = Function::first().primary_node().expect("a primary node");
+    let open = || {
+        let file = OpenOptions::new().read(true).write(true).open(&node);
+        Rig::of(Client::of(file.expect("the primary node")))
+    };
+    let (rig, other) = (open(), open());
+    let vram = 1 << rig.region(Place::Vram).id;
+    let handle = rig.bo_create(PAGE, 0, vram).expect("BO_CREATE");
+    let mut named = drm_gem_flink { handle, name: 0 };
+    assert_eq!(rig.call(DRM_IOCTL_GEM_FLINK, &mut named), Ok(()));
+    evict_all();
+    assert!(rig.lock(handle).is_ok());
+    let mut opened = drm_gem_open {
+        name: named.name,
+        ..Default::default()
+    };
+    let refused = other.call(DRM_IOCTL_GEM_OPEN, &mut opened);
+    assert_eq!(refused, Err(Errno::EBUSY));
+    assert_eq!(rig.unlock(handle), Ok(()));
+    assert_eq!(other.call(DRM_IOCTL_GEM_OPEN, &mut opened), Ok(()));
+    assert_eq!(rig.lock(handle), Err(Errno::EPERM), "another has it");
+    let va = other.bound_at_will(opened.handle, PAGE);
     assert_eq!(other.run(Engine::Compute, &[fill(7, va, PAGE)]), Ok(()));
 }
 
