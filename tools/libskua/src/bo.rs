@@ -323,16 +323,7 @@ impl Bo {
     ///
     /// EINVAL for 0.
     pub fn set_priority(&self, priority: u32) -> Result<()> {
-        let element = uapi::drm_skua_bo_priority {
-            handle: self.handle,
-            priority,
-        };
-        self.file
-            .call(&mut uapi::drm_skua_bo_set_priority {
-                objects: array(std::slice::from_ref(&element)),
-                ..Default::default()
-            })
-            .map(|_| ())
+        set_priorities(&self.file, &[self.with_priority(priority)])
     }
 
     /// Says that nobody needs its content for now ([`Device::offer`]).
@@ -353,11 +344,37 @@ impl Bo {
         Ok(reclaim(&self.file, vec![self.element()])? == [true])
     }
 
+    /// It, if it is a device's; otherwise its handle means nothing there.
+    fn of(&self, device: &Device) -> Result<&Self> {
+        match Arc::ptr_eq(&self.file, device.file()) {
+            true => Ok(self),
+            false => Err(Error::Argument("a buffer object of another file")),
+        }
+    }
+
     /// Its handle, as ioctls take it in an array.
     const fn element(&self) -> uapi::drm_skua_bo_handle {
         uapi::drm_skua_bo_handle {
             handle: self.handle,
             pad: 0,
+        }
+    }
+
+    /// The same with a priority.
+    const fn with_priority(&self, priority: u32) -> uapi::drm_skua_bo_priority {
+        uapi::drm_skua_bo_priority {
+            handle: self.handle,
+            priority,
+        }
+    }
+
+    /// Takes it out, and leaves one that is as if it were [destroyed](Bo::destroy).
+    #[must_use = "its handle is closed when it is dropped"]
+    pub fn take(&mut self) -> Self {
+        Self {
+            file: self.file.clone(),
+            handle: std::mem::take(&mut self.handle),
+            size: self.size,
         }
     }
 
@@ -533,6 +550,21 @@ impl Device {
         reclaim(self.file(), elements(self, bos)?)
     }
 
+    /// Says of each how important it is that it is in VRAM ([`Bo::set_priority`]), of all or of
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`] for a buffer object of another file; EINVAL for priority 0, if there is
+    /// none, one is there twice, or there are more than 1024.
+    pub fn set_priorities(&self, priorities: &[(&Bo, u32)]) -> Result<()> {
+        let elements: Vec<_> = priorities
+            .iter()
+            .map(|(bo, priority)| Ok(bo.of(self)?.with_priority(*priority)))
+            .collect::<Result<_>>()?;
+        set_priorities(self.file(), &elements)
+    }
+
     /// For the client's device of this handle.
     pub(crate) fn evict_for(&self, client_device: u32, bos: &[&Bo]) -> Result<()> {
         let handles = elements(self, bos)?;
@@ -548,14 +580,16 @@ impl Device {
 
 /// The handles of buffer objects of a device, as ioctls take them.
 fn elements(device: &Device, bos: &[&Bo]) -> Result<Vec<uapi::drm_skua_bo_handle>> {
-    bos.iter()
-        .map(|bo| {
-            if !Arc::ptr_eq(&bo.file, device.file()) {
-                return Err(Error::Argument("a buffer object of another file"));
-            }
-            Ok(bo.element())
-        })
-        .collect()
+    bos.iter().map(|bo| Ok(bo.of(device)?.element())).collect()
+}
+
+/// `BO_SET_PRIORITY`.
+fn set_priorities(file: &File, elements: &[uapi::drm_skua_bo_priority]) -> Result<()> {
+    file.call(&mut uapi::drm_skua_bo_set_priority {
+        objects: array(elements),
+        ..Default::default()
+    })
+    .map(|_| ())
 }
 
 /// `BO_OFFER`.

@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
-use libskua::{ClientDevice, Deadline, EngineKind, RegionInfo, Residency};
+use libskua::{ClientDevice, Deadline, EngineKind, Errno, RegionInfo, Residency};
 use skua_policy::interval_map::Span;
 
 use crate::{
@@ -360,11 +360,12 @@ impl PartialEq for Adapter {
     }
 }
 
-/// ENOSPC of what is not memory: too many objects of a kind.
+/// Of a call that takes no video memory ENOSPC says, as EMFILE does, that there are too many of
+/// something.
 pub(crate) fn crowded(error: libskua::Error) -> Status {
-    match Status::from(error) {
-        Status::GRAPHICS_NO_VIDEO_MEMORY => Status::INSUFFICIENT_RESOURCES,
-        status => status,
+    match error.errno() {
+        Some(Errno::NOSPC | Errno::MFILE) => Status::INSUFFICIENT_RESOURCES,
+        _ => error.into(),
     }
 }
 
@@ -381,6 +382,22 @@ mod tests {
         assert_eq!(of(&[(12, 3), (13, 4)]), (16, 7));
         assert_eq!(of(&[(8, 12), (8, 7)]), (20, 19));
         assert_eq!(of(&[(0, 5)]), (0, 5));
+    }
+
+    #[test]
+    fn too_many_is_no_lack_of_memory() {
+        for (errno, status) in [
+            (Errno::NOSPC, Status::INSUFFICIENT_RESOURCES),
+            (Errno::MFILE, Status::INSUFFICIENT_RESOURCES),
+            (Errno::NOMEM, Status::NO_MEMORY),
+            (Errno::NODEV, Status::DEVICE_REMOVED),
+        ] {
+            let name = "SKUA_DEVICE_CREATE";
+            let refused = libskua::Error::Ioctl { name, errno };
+            assert_eq!(crowded(refused), status, "{errno}");
+        }
+        let refused = libskua::Error::OverBudget { bytes: 1 };
+        assert_eq!(crowded(refused), Status::NO_MEMORY);
     }
 
     #[test]

@@ -35,7 +35,7 @@
 //! or in the kernel: nobody knows what of it uses the allocation. To access a [`Mapping`] that
 //! somebody still holds is a bus error from then on (row 0.11). What an
 //! [update of addresses](crate::Context::update_gpu_virtual_address) maps that is queued counts as
-//! used, whatever the flags say.
+//! used, whatever the flags say, and so does what another thread has just passed to a call.
 //!
 //! # Residency
 //!
@@ -203,7 +203,7 @@ pub(crate) struct Inner {
     cpu_visible: bool,
     /// What was submitted that uses it.
     usage: Arc<Mutex<Usage>>,
-    /// What it is while it exists; none once it was destroyed.
+    /// What it is while it exists; none once it was destroyed. Nothing waits with it locked.
     live: Mutex<Option<Live>>,
 }
 
@@ -226,6 +226,21 @@ impl Inner {
     }
 }
 
+impl Live {
+    /// Counts a lock, for which the kernel has it locked; its address.
+    fn count(&mut self) -> Result<Arc<Mapping>> {
+        let locks = self.locks.checked_add(1);
+        let locks = locks.ok_or(Status::GRAPHICS_TOO_MANY_REFERENCES)?;
+        let mapping = match self.mapping.take() {
+            Some(mapping) => mapping,
+            None => Arc::new(self.memory.map()?),
+        };
+        self.mapping = Some(mapping.clone());
+        self.locks = locks;
+        Ok(mapping)
+    }
+}
+
 impl Allocation {
     /// Creates an allocation, all zero (`D3DKMTCreateAllocation2`), and maps it in the GPU's
     /// address space.
@@ -234,15 +249,13 @@ impl Allocation {
     ///
     /// INVALID_PARAMETER if the size is 0 or above 2^40, or the priority 0; there is no such
     /// segment, one is preferred that may not hold it, or is in the eviction set and no way out of
-    /// video memory, or it is cached and hidden, or cached and for video memory alone: it could
-    /// never be locked; GRAPHICS_NO_VIDEO_MEMORY; NO_MEMORY; DEVICE_REMOVED; INVALID_HANDLE if the
-    /// device is destroyed.
+    /// video memory, or it is cached and hidden, or it could never be locked (row 0.18): for video
+    /// memory alone if it is cached, or not hidden where the CPU sees no video memory;
+    /// GRAPHICS_NO_VIDEO_MEMORY; NO_MEMORY; INSUFFICIENT_RESOURCES if too many binds wait;
+    /// DEVICE_REMOVED; INVALID_HANDLE if the device is destroyed.
     pub fn create(device: &Device, desc: &AllocationDesc) -> Result<Self> {
-        let adapter = device.adapter();
         device.scheduler().check_alive()?;
-        let elsewhere = (adapter.system() | adapter.aperture()).placements();
-        let never_locked = desc.cached && desc.segments.supported().bits() & elsewhere.bits() == 0;
-        if never_locked || desc.priority == 0 {
+        if desc.priority == 0 {
             return Err(Status::INVALID_PARAMETER);
         }
         let size = desc
@@ -317,34 +330,31 @@ impl Allocation {
     ///
     /// # Errors
     ///
-    /// INVALID_PARAMETER if `flags` is not 0, or it is hidden and for video memory alone;
-    /// INVALID_HANDLE if it is destroyed; GRAPHICS_TOO_MANY_REFERENCES; GRAPHICS_NO_VIDEO_MEMORY if
-    /// the move has to wait for long; NO_MEMORY; DEVICE_REMOVED.
+    /// INVALID_PARAMETER if `flags` is not 0, or it is hidden, for video memory alone, and there;
+    /// INVALID_HANDLE if it is destroyed, also meanwhile; GRAPHICS_ALLOCATION_BUSY if it is
+    /// offered, or the move has to wait for long; GRAPHICS_TOO_MANY_REFERENCES; NO_MEMORY;
+    /// DEVICE_REMOVED.
     pub fn lock2(&self, flags: u32) -> Result<Arc<Mapping>> {
         if flags != 0 {
             return Err(Status::INVALID_PARAMETER);
         }
-        let mut live = lock(&self.inner.live);
-        let live = live.as_mut().ok_or(Status::INVALID_HANDLE)?;
-        self.device.scheduler().check_alive()?;
-        let locks = live
-            .locks
-            .checked_add(1)
-            .ok_or(Status::GRAPHICS_TOO_MANY_REFERENCES)?;
-        if locks == 1 {
-            live.memory.lock()?;
-        }
-        let mapping = match &live.mapping {
-            Some(mapping) => Ok(mapping.clone()),
-            None => live.memory.map().map(Arc::new),
-        };
-        match &mapping {
-            Ok(mapping) => {
-                live.mapping = Some(mapping.clone());
-                live.locks = locks;
+        let memory = {
+            let mut live = lock(&self.inner.live);
+            let live = live.as_mut().ok_or(Status::INVALID_HANDLE)?;
+            self.device.scheduler().check_alive()?;
+            if live.locks > 0 {
+                return live.count();
             }
-            Err(_) if locks == 1 => live.memory.unlock()?,
-            Err(_) => {}
+            live.memory.clone()
+        };
+        memory.lock()?;
+        let mut live = lock(&self.inner.live);
+        // It may have been destroyed meanwhile, or locked: the kernel knows of the outermost alone.
+        let live = live.as_mut().ok_or(Status::INVALID_HANDLE);
+        let is_outermost = live.as_ref().is_ok_and(|live| live.locks == 0);
+        let mapping = live.and_then(Live::count);
+        if !is_outermost || mapping.is_err() {
+            memory.unlock()?;
         }
         mapping
     }
@@ -364,15 +374,13 @@ impl Allocation {
         Ok(())
     }
 
-    /// Says how likely it is to stay in video memory (`D3DKMTSetAllocationPriority`): a hint.
+    /// Says how likely it is to stay in video memory ([`Device::set_allocation_priority`]).
     ///
     /// # Errors
     ///
     /// INVALID_PARAMETER for 0, INVALID_HANDLE if it is destroyed; DEVICE_REMOVED.
     pub fn set_priority(&self, priority: u32) -> Result<()> {
-        let live = lock(&self.inner.live);
-        let live = live.as_ref().ok_or(Status::INVALID_HANDLE)?;
-        Ok(live.memory.bo().set_priority(priority)?)
+        self.device.set_allocation_priority(&[(self, priority)])
     }
 
     /// Maps it as a user-mode driver does, until the map is dropped: see the head of this file.
@@ -440,11 +448,33 @@ impl Allocation {
             }
             scheduler.settle();
         }
-        match Arc::try_unwrap(memory).map(|memory| memory.destroy(synchronous)) {
-            // With the device its memory is gone. What another call has goes with that.
-            Ok(Err(Status::DEVICE_REMOVED)) | Err(_) => Ok(()),
-            Ok(result) => result,
+        match memory.destroy(synchronous) {
+            // With the device its memory is gone.
+            Err(Status::DEVICE_REMOVED) => Ok(()),
+            result => result,
         }
+    }
+}
+
+impl Device {
+    /// Says how likely each allocation is to stay in video memory, of all of them or of none
+    /// (`D3DKMTSetAllocationPriority`): a hint.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if there are none or more than [`crate::MAX_ALLOCATIONS`], one is there
+    /// twice or is of another device, or a priority is 0; INVALID_HANDLE if one is destroyed;
+    /// DEVICE_REMOVED.
+    pub fn set_allocation_priority(&self, priorities: &[(&Allocation, u32)]) -> Result<()> {
+        let memories = priorities
+            .iter()
+            .map(|(allocation, priority)| Ok((allocation.memory(self)?, *priority)))
+            .collect::<Result<Vec<_>>>()?;
+        let priorities: Vec<_> = memories
+            .iter()
+            .map(|(memory, priority)| (memory.bo(), *priority))
+            .collect();
+        Ok(self.adapter().libskua().set_priorities(&priorities)?)
     }
 }
 

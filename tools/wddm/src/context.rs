@@ -164,7 +164,8 @@ impl Context {
     /// # Errors
     ///
     /// INVALID_PARAMETER if there are none or more than [`MAX_FENCES`] fences, or one is of another
-    /// device; INVALID_HANDLE if one, or the context, is destroyed; DEVICE_REMOVED.
+    /// device; INVALID_HANDLE if one, or the context, is destroyed; INSUFFICIENT_RESOURCES if that
+    /// takes one packet too many; DEVICE_REMOVED.
     pub fn wait_from_gpu(&self, waits: &[(&MonitoredFence, u64)]) -> Result<()> {
         self.check(waits)?;
         let waits: Vec<_> = waits
@@ -274,6 +275,8 @@ impl<'a> Submission<'a> {
     /// INVALID_PARAMETER if the commands' address or size is 0, not a multiple of 8 or beyond the
     /// address space, if the value to signal is not above all that were submitted, or if the fence
     /// or an allocation is of another device; INVALID_HANDLE if one, or the context, is destroyed;
+    /// INSUFFICIENT_RESOURCES if 4096 packets of the context are queued; NO_MEMORY;
+    /// GRAPHICS_ALLOCATION_BUSY if the CPU has locked what the work needs in video memory;
     /// DEVICE_REMOVED. Nothing is queued then.
     pub fn submit(self) -> Result<()> {
         let device = &self.context.device;

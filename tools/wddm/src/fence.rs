@@ -326,7 +326,8 @@ impl MonitoredFence {
     ///
     /// # Errors
     ///
-    /// NO_MEMORY; DEVICE_REMOVED; INVALID_HANDLE if it is destroyed.
+    /// NO_MEMORY; INSUFFICIENT_RESOURCES if too many binds wait; DEVICE_REMOVED; INVALID_HANDLE if
+    /// it is destroyed.
     pub fn gpu_va(&self) -> Result<u64> {
         self.device.scheduler().mirror(&self.fence)
     }

@@ -405,7 +405,8 @@ impl Adapter {
     ///
     /// # Errors
     ///
-    /// INVALID_PARAMETER if it is not just such a range; NO_MEMORY; DEVICE_REMOVED.
+    /// INVALID_PARAMETER if it is not just such a range; INSUFFICIENT_RESOURCES if too many binds
+    /// wait; NO_MEMORY; DEVICE_REMOVED.
     pub fn free_gpu_virtual_address(&self, va: u64, size: u64) -> Result<()> {
         let mut space = self.space();
         let span = space.named(va, size)?;
@@ -425,8 +426,8 @@ impl PagingQueue {
     /// INVALID_PARAMETER if something is out of its range, the addresses are neither free nor in
     /// one range of a client's, or the allocation is of another device; INVALID_HANDLE if it, the
     /// queue or the device is destroyed; GRAPHICS_ALLOCATION_BUSY if the allocation is offered;
-    /// NOT_SUPPORTED for [`Protection::ZERO`]; NO_MEMORY, also if there is no such range;
-    /// DEVICE_REMOVED.
+    /// NOT_SUPPORTED for [`Protection::ZERO`]; INSUFFICIENT_RESOURCES if 4096 binds of the device
+    /// wait; NO_MEMORY, also if there is no such range; DEVICE_REMOVED.
     pub fn map_gpu_virtual_address(&self, desc: &MapDesc<&Allocation>) -> Result<(u64, Paging)> {
         let pages = |count: u64| count.checked_mul(PAGE).ok_or(Status::INVALID_PARAMETER);
         let (offset, size) = (pages(desc.offset_pages)?, pages(desc.size_pages)?);

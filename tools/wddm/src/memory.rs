@@ -6,9 +6,12 @@
 //! it clears the memory first; so submissions wait for the binds before them
 //! ([`PageTables::last_map`]), and not the program.
 
-use std::sync::Arc;
+use std::sync::{
+    mpsc::{self, Sender},
+    Arc, OnceLock,
+};
 
-use libskua::{Access, Bo, BoFlags, DestroyFlags, Mapping, SegmentSets};
+use libskua::{Access, Bo, BoFlags, DestroyFlags, Error, Mapping, SegmentSets};
 use rustix::io::Errno;
 
 use crate::{
@@ -19,7 +22,7 @@ use crate::{
 
 /// A buffer object that is bound at one address for its whole life.
 ///
-/// Who drops it says that nothing uses it: see [`Memory::destroy`].
+/// Who drops the last reference to it says that nothing uses it: see [`Memory::destroy`].
 #[derive(Debug)]
 pub(crate) struct Memory {
     /// Where it is bound.
@@ -28,9 +31,13 @@ pub(crate) struct Memory {
     bo: Bo,
     /// Where the GPU sees it.
     va: u64,
+    /// Who gets it in place of its being dropped, and waits for that.
+    heir: OnceLock<Sender<Self>>,
 }
 
 impl Memory {
+    /// Memory that is all zero, bound. As BO_CREATE and a bind; INVALID_PARAMETER if it could never
+    /// be locked.
     pub(crate) fn create(
         tables: &Arc<PageTables>,
         size: u64,
@@ -39,7 +46,8 @@ impl Memory {
         priority: u32,
         access: Access,
     ) -> Result<Self> {
-        let bo = Bo::create_in_with_priority(tables.vm(), size, sets, flags, priority)?;
+        let bo = Bo::create_in_with_priority(tables.vm(), size, sets, flags, priority);
+        let bo = bo.map_err(refused)?;
         let va = tables.adapter().space().take(size)?;
         if let Err(status) = tables.bind(|b| b.map(&bo, 0, va, size, access)) {
             tables.adapter().space().give_back(va, size);
@@ -49,6 +57,7 @@ impl Memory {
             tables: tables.clone(),
             bo,
             va,
+            heir: OnceLock::new(),
         })
     }
 
@@ -68,13 +77,11 @@ impl Memory {
         &self.bo
     }
 
-    /// Locks it in the kernel, which moves it where the CPU can access it. INVALID_PARAMETER if
-    /// that is nowhere.
+    /// Locks it in the kernel, which moves it where the CPU can access it: that may wait for work,
+    /// ten seconds at most. INVALID_PARAMETER if that is nowhere; GRAPHICS_ALLOCATION_BUSY if it is
+    /// in use for longer, or offered; GRAPHICS_TOO_MANY_REFERENCES; NO_MEMORY.
     pub(crate) fn lock(&self) -> Result<()> {
-        match self.bo.lock() {
-            Err(error) if error.errno() == Some(Errno::PERM) => Err(Status::INVALID_PARAMETER),
-            result => Ok(result?),
-        }
+        self.bo.lock().map_err(not_locked)
     }
 
     /// Takes [`Memory::lock`] back.
@@ -90,10 +97,21 @@ impl Memory {
         Ok(self.bo.map()?)
     }
 
-    /// Destroys it: what uses it all the same faults. If it is to be `synchronous`, its memory is
-    /// free on return.
-    pub(crate) fn destroy(mut self, synchronous: bool) -> Result<()> {
-        self.end(synchronous)
+    /// Destroys it when nobody else has it any more: what uses it all the same faults. If it is to
+    /// be `synchronous`, which one caller may say, its memory is free on return; called with no
+    /// lock held that others need to let go of it.
+    pub(crate) fn destroy(self: Arc<Self>, synchronous: bool) -> Result<()> {
+        if !synchronous {
+            return Arc::into_inner(self).map_or(Ok(()), |mut memory| memory.end(false));
+        }
+        let (heir, inheritance) = mpsc::channel();
+        let _ = self.heir.set(heir);
+        drop(self);
+        match inheritance.recv() {
+            Ok(mut memory) => memory.end(true),
+            // It is the parent's.
+            Err(_) => Ok(()),
+        }
     }
 
     fn end(&mut self, synchronous: bool) -> Result<()> {
@@ -110,10 +128,73 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if !self.tables.adapter().is_inherited() {
+        if self.tables.adapter().is_inherited() {
+            return;
+        }
+        match self.heir.take() {
+            // It is there: it waits.
+            Some(heir) => drop(heir.send(Self {
+                tables: self.tables.clone(),
+                bo: self.bo.take(),
+                va: self.va,
+                heir: OnceLock::new(),
+            })),
             // It may be destroyed. If it cannot be, it may still be bound: its addresses must not
             // become another's.
-            let _ = self.end(false);
+            None => _ = self.end(false),
+        }
+    }
+}
+
+/// Why none was created.
+fn refused(error: Error) -> Status {
+    match error.errno() {
+        // It could never be locked (row 0.18).
+        Some(Errno::OPNOTSUPP) => Status::INVALID_PARAMETER,
+        _ => error.into(),
+    }
+}
+
+/// Why it was not locked.
+fn not_locked(error: Error) -> Status {
+    match error.errno() {
+        Some(Errno::PERM) => Status::INVALID_PARAMETER,
+        // What uses it does not end.
+        Some(Errno::NOSPC) => Status::GRAPHICS_ALLOCATION_BUSY,
+        Some(Errno::MFILE) => Status::GRAPHICS_TOO_MANY_REFERENCES,
+        _ => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &'static str, errno: Errno) -> Error {
+        Error::Ioctl { name, errno }
+    }
+
+    #[test]
+    fn a_lock_has_statuses_of_its_own() {
+        for (errno, status) in [
+            (Errno::PERM, Status::INVALID_PARAMETER),
+            (Errno::NOSPC, Status::GRAPHICS_ALLOCATION_BUSY),
+            (Errno::BUSY, Status::GRAPHICS_ALLOCATION_BUSY),
+            (Errno::MFILE, Status::GRAPHICS_TOO_MANY_REFERENCES),
+            (Errno::NOMEM, Status::NO_MEMORY),
+            (Errno::NODEV, Status::DEVICE_REMOVED),
+        ] {
+            assert_eq!(not_locked(of("BO_LOCK", errno)), status, "{errno}");
+        }
+    }
+
+    #[test]
+    fn what_could_never_be_locked_is_no_parameter() {
+        for (errno, status) in [
+            (Errno::OPNOTSUPP, Status::INVALID_PARAMETER),
+            (Errno::NOSPC, Status::GRAPHICS_NO_VIDEO_MEMORY),
+        ] {
+            assert_eq!(refused(of("BO_CREATE", errno)), status, "{errno}");
         }
     }
 }

@@ -107,6 +107,13 @@ impl PageTables {
         self.life.value() == MonitoredFence::LOST
     }
 
+    /// Bytes by which what is resident for the device exceeds its budget. To ask has the kernel say
+    /// so again, when it is so again because of others.
+    pub(crate) fn excess(&self) -> Result<u64> {
+        let state = self.kernel.state()?;
+        Ok(state.resident.saturating_sub(state.budget))
+    }
+
     /// A value, and a fence that has the next one when [`PageTables::wake_sleepers`] is called
     /// after this.
     pub(crate) fn wakes(&self) -> (&MonitoredFence, u64) {
@@ -127,7 +134,8 @@ impl PageTables {
         Ok(self.life.notify(MonitoredFence::LOST, eventfd)?)
     }
 
-    /// Maps behind all binds before; it does not wait.
+    /// Maps behind all binds before; it does not wait. INSUFFICIENT_RESOURCES if too many do; as
+    /// the kernel.
     pub(crate) fn bind<'a>(&'a self, operation: impl FnOnce(Bind<'a>) -> Bind<'a>) -> Result<()> {
         self.bind_for(true, operation)
     }
@@ -213,7 +221,7 @@ impl Binds {
     fn next(&self, own: bool, bind: impl FnOnce(u64) -> libskua::Result<()>) -> Result<()> {
         let mut last = lock(&self.last);
         let point = *last + 1;
-        bind(point)?;
+        bind(point).map_err(crowded)?;
         *last = point;
         if own {
             self.mapped.store(point, Ordering::Release);
@@ -298,6 +306,8 @@ impl Mappings {
 mod tests {
     use std::{sync::mpsc, time::Duration};
 
+    use libskua::Errno;
+
     use super::*;
     use crate::status::Status;
 
@@ -320,6 +330,16 @@ mod tests {
         assert_eq!(binds.next(false, |_| during(2)), Ok(()));
         assert_eq!(binds.next(true, |_| during(2)), Ok(()));
         assert_eq!(binds.mapped(), 4);
+    }
+
+    #[test]
+    fn binds_that_wait_are_counted() {
+        let full = |_| {
+            let (name, errno) = ("SKUA_VM_BIND", Errno::NOSPC);
+            Err(libskua::Error::Ioctl { name, errno })
+        };
+        let refused = Binds::default().next(true, full);
+        assert_eq!(refused, Err(Status::INSUFFICIENT_RESOURCES));
     }
 
     #[test]

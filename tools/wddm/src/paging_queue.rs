@@ -35,6 +35,7 @@ use std::sync::{Arc, Mutex};
 use libskua::{Bo, Error};
 
 use crate::{
+    adapter::crowded,
     allocation::Allocation,
     device::Device,
     fence::MonitoredFence,
@@ -163,9 +164,11 @@ impl PagingQueue {
     /// INVALID_PARAMETER if there are none or more than [`MAX_RESIDENT`], one is there twice or is
     /// of another device, or `flags` has MUST_SUCCEED alone; INVALID_HANDLE if one, the queue or
     /// the device is destroyed; GRAPHICS_ALLOCATION_BUSY if one is offered; NO_MEMORY if they
-    /// exceed the budget, which CANT_TRIM_FURTHER permits, or video memory; NO_MEMORY or
-    /// GRAPHICS_NO_VIDEO_MEMORY if there is no room for all of them; with MUST_SUCCEED these are
-    /// DEVICE_REMOVED, and the device is in error ([`crate::DeviceState::OutOfMemory`]).
+    /// exceed the budget, which CANT_TRIM_FURTHER permits, or video memory, or there is no room for
+    /// all of them: with MUST_SUCCEED that is DEVICE_REMOVED, and the device is in error
+    /// ([`crate::DeviceState::OutOfMemory`]); INSUFFICIENT_RESOURCES if 1024 calls of the process
+    /// are not done, 64 of them for want of an [`Allocation::unlock2`], or one is resident for too
+    /// many devices.
     pub fn make_resident(
         &self,
         allocations: &[&Allocation],
@@ -192,7 +195,7 @@ impl PagingQueue {
                     Ok(bytes) | Err(Error::OverBudget { bytes }) => bytes,
                     Err(_) => 0,
                 };
-                Ok(result.map(drop)?)
+                result.map(drop).map_err(crowded)
             });
             match done {
                 Ok(done) => {
@@ -259,16 +262,18 @@ impl Drop for PagingQueue {
 
 impl Device {
     /// Takes one [`PagingQueue::make_resident`] of each allocation back, of all of them or of none
-    /// (`D3DKMTEvict`). Nothing moves before its room is needed.
+    /// (`D3DKMTEvict`): the bytes by which the device exceeds its budget then (`NumBytesToTrim`).
+    /// Nothing moves before its room is needed.
     ///
     /// # Errors
     ///
     /// INVALID_PARAMETER if there are none or more than [`MAX_RESIDENT`], or one is there twice, is
     /// of another device, or not resident; INVALID_HANDLE if one is destroyed; DEVICE_REMOVED.
-    pub fn evict(&self, allocations: &[&Allocation], _flags: EvictFlags) -> Result<()> {
+    pub fn evict(&self, allocations: &[&Allocation], _flags: EvictFlags) -> Result<u64> {
         let memories = memories(self, allocations)?;
         self.scheduler().check_alive()?;
-        evict(self, &memories)
+        evict(self, &memories)?;
+        self.scheduler().tables().excess()
     }
 }
 

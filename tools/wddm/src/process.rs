@@ -22,7 +22,7 @@ use std::{
 use libskua::{Deadline, Mapping};
 
 use crate::{
-    adapter::{Adapter, Luid, MemorySegmentGroup, VideoMemoryInfo},
+    adapter::{Adapter, Luid, MemorySegmentGroup, PreemptionCaps, PriorityClass, VideoMemoryInfo},
     allocation::{Allocation, AllocationDesc, DestroyFlags},
     context::Context,
     device::{Device, DeviceState},
@@ -224,6 +224,29 @@ impl Process {
             Object::Adapter(adapter) => Ok(adapter.clone()),
             _ => Err(Status::OBJECT_TYPE_MISMATCH),
         }
+    }
+
+    /// `D3DKMTQueryAdapterInfo(KMTQAITYPE_WDDM_1_2_CAPS)`: [`Adapter::preemption_caps`].
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH.
+    pub fn query_adapter_info_preemption_caps(&self, adapter: Handle) -> Result<PreemptionCaps> {
+        Ok(self.adapter(adapter)?.preemption_caps())
+    }
+
+    /// `D3DKMTSetProcessSchedulingPriorityClass`, on an adapter.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_HANDLE, OBJECT_TYPE_MISMATCH; as [`Adapter::set_process_scheduling_priority_class`].
+    pub fn set_process_scheduling_priority_class(
+        &self,
+        adapter: Handle,
+        class: PriorityClass,
+    ) -> Result<()> {
+        let adapter = self.adapter(adapter)?;
+        adapter.set_process_scheduling_priority_class(class)
     }
 
     /// `D3DKMTCloseAdapter`; destroys its devices.
@@ -563,7 +586,7 @@ impl Process {
     }
 
     /// `D3DKMTSetAllocationPriority`: of all allocations of a resource, which the one priority is
-    /// for, or of a list of them, each its own; row 2.25.
+    /// for, or of a list of them, each its own; of all or of none; row 2.25.
     ///
     /// # Errors
     ///
@@ -590,12 +613,16 @@ impl Process {
             Self::expect_device(&table, device)?;
             Self::named(&table, device, resource, allocations)?
         };
-        // One is for all of a resource.
-        for (handle, priority) in list.into_iter().zip(priorities.iter().cycle()) {
-            self.get_allocation(device, handle)?
-                .set_priority(*priority)?;
+        // A resource whose allocations are all destroyed.
+        if list.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let device = self.get_device(device)?;
+        let list = self.get_allocations(&device, &list)?;
+        // One is for all of a resource.
+        let all = list.iter().zip(priorities.iter().cycle());
+        let all: Vec<_> = all.map(|(a, priority)| (&**a, *priority)).collect();
+        device.set_allocation_priority(&all)
     }
 
     /// `D3DKMTLock2`.
@@ -686,12 +713,12 @@ impl Process {
         queue.make_resident(&list, flags)
     }
 
-    /// `D3DKMTEvict`.
+    /// `D3DKMTEvict`: `NumBytesToTrim`.
     ///
     /// # Errors
     ///
     /// INVALID_PARAMETER if a bit of `flags` has no meaning; as [`Device::evict`].
-    pub fn evict(&self, device: Handle, allocations: &[Handle], flags: u32) -> Result<()> {
+    pub fn evict(&self, device: Handle, allocations: &[Handle], flags: u32) -> Result<u64> {
         let device = self.get_device(device)?;
         let flags = EvictFlags::from_bits(flags).ok_or(Status::INVALID_PARAMETER)?;
         let list = self.get_allocations(&device, allocations)?;
@@ -996,7 +1023,8 @@ impl Process {
         fence.signal(value)
     }
 
-    /// `D3DKMTWaitForSynchronizationObjectFromCpu`: sleeps, or, with an eventfd, returns at once.
+    /// `D3DKMTWaitForSynchronizationObjectFromCpu`: sleeps, or, with an eventfd (`hAsyncEvent`),
+    /// returns at once.
     ///
     /// # Errors
     ///

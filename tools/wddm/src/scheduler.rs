@@ -479,7 +479,7 @@ impl Scheduler {
                 }
             }
             match first.perform(&self.tables) {
-                Err(Status::NO_MEMORY | Status::GRAPHICS_NO_VIDEO_MEMORY) => {
+                Err(Status::NO_MEMORY | Status::INSUFFICIENT_RESOURCES) => {
                     errands.again = true;
                     return;
                 }
@@ -659,7 +659,8 @@ impl Gone {
 }
 
 impl Queue {
-    /// Hands a packet to the kernel, with all that it waits for.
+    /// Hands a packet to the kernel, with all that it waits for. INSUFFICIENT_RESOURCES if too many
+    /// are queued.
     fn send(
         &mut self,
         tables: &PageTables,
@@ -684,9 +685,8 @@ impl Queue {
         for (fence, value) in signals {
             submission = submission.signal_value(&fence.raw, *value);
         }
-        submission
-            .signal_value(&self.progress.raw, point)
-            .submit()?;
+        let submission = submission.signal_value(&self.progress.raw, point);
+        submission.submit().map_err(crowded)?;
         self.waits.clear();
         (self.queued, self.bound) = (point, bound);
         if may_be_held {

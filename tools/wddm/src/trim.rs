@@ -120,7 +120,7 @@ impl Device {
     /// Has a function be called when the device exceeds its budget because of others
     /// (`D3DKMTRegisterTrimNotification`), by the device's own thread: what it calls in its turn
     /// may wait for room, and destroy the device, but is not to wait for what that thread does:
-    /// updates of addresses. Without an
+    /// updates of addresses, and the end of an allocation that one of them maps. Without an
     /// [`PagingQueue::make_resident`](crate::PagingQueue::make_resident) or [`Device::evict`] there
     /// is nothing to trim, and nobody is told.
     ///

@@ -275,9 +275,7 @@ impl Scheduler {
         if !self.trimmed.swap(false, Ordering::AcqRel) {
             return;
         }
-        // To ask has the kernel say so again, when it is so again.
-        let excess = self.tables.kernel().state();
-        let excess = excess.map_or(0, |state| state.resident.saturating_sub(state.budget));
+        let excess = self.tables.excess().unwrap_or(0);
         if excess > 0 {
             self.trims.call(TrimNotification {
                 flags: TrimFlags::TRIM_TO_BUDGET,

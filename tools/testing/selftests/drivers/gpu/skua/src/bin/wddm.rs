@@ -9,6 +9,7 @@
 
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use skua_guest::host::expect_error;
 use skua_selftests::function::{Function, Unbound};
 use skua_selftests::moving::find;
 use skua_selftests::program::{address, POLL};
@@ -27,11 +29,12 @@ use skua_selftests::rig::{copy, dispatch_at, fill, wait_value, write};
 use skua_selftests::wddm_rig::{patience, read, vram_size, vram_used, Rig, PAGE};
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Cases, Client, Place};
+use skua_spec::fault::Reason;
 use skua_spec::pci::BAR_VRAM;
 use wddm::{
     Access, Adapter, Allocation, AllocationDesc, Context, DestroyFlags, Device, DeviceState,
-    EngineKind, Handle, MapFlags, MapMode, MonitoredFence, PreemptionCaps, PriorityClass, Process,
-    Status, WaitFor, MAX_ALLOCATIONS, MAX_FENCES,
+    EngineKind, Handle, MapFlags, MapMode, MonitoredFence, OfferFlags, OfferPriority,
+    PreemptionCaps, PriorityClass, Process, Status, WaitFor, MAX_ALLOCATIONS, MAX_FENCES,
 };
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         row_0_01_locks_do_not_wait_and_maps_do,
         row_0_02_destruction_is_deferred_and_does_not_wait: 60 at_rest,
         row_0_02_destruction_waits_for_what_is_held: 60 at_rest,
+        row_0_02_a_lock_that_waits_holds_nobody_up: 60 at_rest,
         row_0_04_assume_not_in_use_frees_at_once_and_faults: 60 at_rest,
         row_0_05_synchronous_destruction_returns_when_memory_is_free: 60,
         row_0_05_row_0_06_flags_without_a_meaning_are_refused,
@@ -47,6 +51,7 @@ fn main() -> ExitCode {
         row_2_25_one_priority_is_for_all_of_a_resource: 60 at_rest,
         row_2_25_an_initial_priority_is_kept: 60 at_rest,
         row_2_25_0_is_no_initial_priority,
+        row_2_25_priorities_are_set_for_all_or_none: 60 at_rest,
         row_0_06_a_destroy_names_a_resource_or_a_list: 60,
         row_0_07_a_map_without_overwriting_never_waits,
         row_0_09_a_map_that_must_not_wait_says_so,
@@ -60,9 +65,12 @@ fn main() -> ExitCode {
         row_2_20_important_work_goes_first: 60,
         row_2_20_a_class_is_of_the_process: 60,
         row_2_20_priorities_have_handles: 60,
+        row_2_20_more_than_normal_is_for_who_may,
         row_2_20_a_process_says_what_goes_first: 60,
         row_2_22_fences_of_a_device_in_error_have_the_largest_value: 60,
         row_2_22_a_hang_wakes_all_who_wait: 120,
+        row_2_22_a_reset_wakes_all_who_wait: 120,
+        a_malformed_command_is_a_dma_fault,
         a_device_can_be_marked_as_in_error,
         values_are_signalled_in_order,
         a_wait_for_any_tells_which,
@@ -75,6 +83,8 @@ fn main() -> ExitCode {
         work_waits_for_more_fences_than_a_submission_takes: 60,
         many_threads_wait_for_many_values: 60,
         many_submissions_are_queued: 60,
+        packets_that_wait_are_limited: 120,
+        devices_and_fences_are_limited: 60,
         bad_fences_are_refused,
         bad_submissions_are_refused,
         bad_allocations_are_refused,
@@ -214,6 +224,56 @@ fn row_0_02_destruction_waits_for_what_is_held() {
     assert_eq!(fence.signal(1), Ok(()));
     eventually("the memory is free", || rig.vram_used() == used - (1 << 20));
     assert_eq!(read(&b, (1 << 20) - 8), 0x7777_8888_7777_8888);
+    assert_eq!(rig.device.state(), DeviceState::Active);
+}
+
+/// Nor does it go on with what is destroyed meanwhile; who waits for the end of that waits for it.
+fn row_0_02_a_lock_that_waits_holds_nobody_up() {
+    let rig = Rig::new();
+    let adapter = rig.device.adapter();
+    let desc = AllocationDesc::new(PAGE, adapter.vram() | adapter.system()).hidden();
+    let make = || Allocation::create(&rig.device, &desc).expect("an allocation");
+    let [stays, goes, is_waited_for] = [make(), make(), make()];
+    let callers = [const { Caller::new() }; 5];
+    // A page fault would wait for the moves, and these for the gate: here are none.
+    let gate = rig.gate.lock2(0).expect("Lock2");
+    assert_eq!(gate.write(0, 0_u64), Ok(()));
+    // They are to move, and for all that the kernel knows the work uses them.
+    rig.start(&rig.compute, &[rig.wait_for_gate()]);
+    thread::scope(|scope| {
+        let lock = |n: usize, allocation| {
+            let caller: &Caller = &callers[n];
+            let allocation: &Allocation = allocation;
+            scope.spawn(move || caller.call(|| allocation.lock2(0).map(drop)))
+        };
+        let locks = [&stays, &stays, &goes, &is_waited_for];
+        let locks: Vec<_> = (0..).zip(locks).map(|(n, it)| lock(n, it)).collect();
+        callers[..4].iter().for_each(Caller::wait_until_asleep);
+        assert_eq!(stays.unlock2(), Err(Status::INVALID_PARAMETER));
+        assert_eq!(stays.set_priority(1), Ok(()));
+        assert_eq!(goes.destroy(DestroyFlags::empty()), Ok(()));
+        let destroy = scope.spawn(|| {
+            let flags = DestroyFlags::SYNCHRONOUS | DestroyFlags::ASSUME_NOT_IN_USE;
+            callers[4].call(|| is_waited_for.destroy(flags))
+        });
+        callers[4].wait_until_asleep();
+        assert!(is_waited_for.is_destroyed());
+        assert!(locks.iter().all(|lock| !lock.is_finished()), "it waited");
+        assert_eq!(gate.write(0, 1_u64), Ok(()));
+        let gone = Err(Status::INVALID_HANDLE);
+        for (lock, expected) in locks.into_iter().zip([Ok(()), Ok(()), gone, gone]) {
+            assert_eq!(lock.join().expect("a result"), expected);
+        }
+        assert_eq!(destroy.join().expect("a result"), Ok(()));
+    });
+    assert_eq!((stays.unlock2(), stays.unlock2()), (Ok(()), Ok(())));
+    assert_eq!(stays.unlock2(), Err(Status::INVALID_PARAMETER));
+    // The kernel has no more locks of it than that.
+    let offer = || {
+        rig.device
+            .offer(&[&stays], OfferPriority::Low, OfferFlags::empty())
+    };
+    assert_eq!(offer(), Ok(()));
     assert_eq!(rig.device.state(), DeviceState::Active);
 }
 
@@ -403,6 +463,9 @@ fn row_2_25_priorities_are_of_a_resource_or_a_list() {
     let (_, singles) = h.allocations(2, false);
     let parameter = Err(Status::INVALID_PARAMETER);
     let mixed = vec![members[0], singles[0]];
+    let stale = h.allocations(1, false).1;
+    let destroyed = h.process.destroy_allocation2(h.device, None, &stale, 0);
+    assert_eq!(destroyed, Ok(()));
     type Case<'a> = (
         &'a str,
         Option<Handle>,
@@ -416,6 +479,13 @@ fn row_2_25_priorities_are_of_a_resource_or_a_list() {
         ("neither", None, vec![], &[], parameter),
         ("both", resource, members.clone(), &[1], parameter),
         ("zero", None, mixed.clone(), &[1, 0], parameter),
+        (
+            "stale",
+            None,
+            vec![singles[0], stale[0]],
+            &[1, 1],
+            Err(Status::INVALID_HANDLE),
+        ),
         ("too few", None, mixed.clone(), &[1], parameter),
         ("too many", None, mixed, &[1, 2, 3], parameter),
         ("none for a resource", resource, vec![], &[], parameter),
@@ -449,6 +519,14 @@ fn row_2_25_priorities_are_of_a_resource_or_a_list() {
             .set_allocation_priority(h.device, resource, &list, priorities);
         assert_eq!(result, expected, "{name}");
     }
+    // A resource of which nothing is left.
+    let set = |priority| {
+        h.process
+            .set_allocation_priority(h.device, resource, &[], &[priority])
+    };
+    let destroyed = h.process.destroy_allocation2(h.device, None, &members, 0);
+    assert_eq!(destroyed, Ok(()));
+    assert_eq!((set(1), set(0)), (Ok(()), parameter));
 }
 
 fn row_2_25_one_priority_is_for_all_of_a_resource() {
@@ -465,7 +543,6 @@ fn a_resource_of_low_priority_leaves(
     low: impl FnOnce(AllocationDesc) -> AllocationDesc,
     set: &[u32],
 ) {
-    const LARGE: u64 = 2 << 20;
     quiet();
     let h = Handles::new();
     let adapter = h.process.adapter(h.adapter).expect("the adapter");
@@ -484,26 +561,77 @@ fn a_resource_of_low_priority_leaves(
         assert_eq!(map.write(0, value(n)), Ok(()));
         assert_eq!(h.process.unlock2(h.device, *handle), Ok(()));
     }
-    let bar = Function::first().map_bar(BAR_VRAM);
-    let there = || (0..6).map(|n| !find(&bar, value(n)).is_empty());
     if !set.is_empty() {
         let set = h
             .process
             .set_allocation_priority(h.device, members.resource, &[], set);
         assert_eq!(set, Ok(()));
     }
+    expect_to_leave(value, 3..6);
+}
+
+/// Of an allocation of which some have to leave for others, in bytes.
+const LARGE: u64 = 2 << 20;
+
+/// Of six allocations of [`LARGE`] bytes with these values in video memory, these three leave
+/// before the others do.
+#[track_caller]
+fn expect_to_leave(value: fn(u64) -> u64, first: Range<usize>) {
+    let bar = Function::first().map_bar(BAR_VRAM);
+    let gone = || -> Vec<bool> { (0..6).map(|n| find(&bar, value(n)).is_empty()).collect() };
     let other = Client::new();
     while other.try_bo_in_free(Place::Vram, LARGE).is_ok() {}
-    assert_eq!(there().collect::<Vec<_>>(), [true; 6]);
+    assert_eq!(gone(), [false; 6]);
     for count in 1..=3 {
         let press = other.bo(Place::Vram, LARGE);
         let highest = other.set_priority(&[press], u32::MAX);
         assert_eq!(highest, Ok(()));
         assert_eq!(other.map(press).read(0), 0);
-        let left = there().filter(|there| !there).count();
-        let singles = there().take(3).filter(|there| *there).count();
-        assert_eq!((left, singles), (count, 3), "of six, of three older ones");
+        let gone = gone();
+        let of = |some: &[bool]| some.iter().filter(|gone| **gone).count();
+        let left = (of(&gone), of(&gone[first.clone()]));
+        assert_eq!(left, (count, count), "of six, of the three {first:?}");
     }
+}
+
+/// Not of some of them, before one that is refused.
+fn row_2_25_priorities_are_set_for_all_or_none() {
+    /// `D3DDDI_ALLOCATIONPRIORITY_LOW`.
+    const LOW: u32 = 0x5000_0000;
+    quiet();
+    let (rig, other) = (Rig::new(), Rig::new());
+    let adapter = rig.device.adapter();
+    let desc = AllocationDesc::new(LARGE, adapter.vram() | adapter.system());
+    let value = |n: u64| 0x2025_0000_0000_0101 + n;
+    let all: Vec<Allocation> = (0..6)
+        .map(|n| {
+            let desc = if n < 3 { desc.priority(LOW) } else { desc };
+            let allocation = Allocation::create(&rig.device, &desc).expect("an allocation");
+            let map = allocation.lock2(0).expect("Lock2");
+            assert_eq!(map.write(0, value(n)), Ok(()));
+            assert_eq!(allocation.unlock2(), Ok(()));
+            allocation
+        })
+        .collect();
+    let dead = rig.system(PAGE);
+    assert_eq!(dead.destroy(DestroyFlags::empty()), Ok(()));
+    let parameter = Status::INVALID_PARAMETER;
+    let mut cases = Cases::new();
+    for (what, last, status) in [
+        ("a dead one", (&dead, 1), Status::INVALID_HANDLE),
+        ("zero", (&rig.gate, 0), parameter),
+        ("twice", (&all[3], 1), parameter),
+        ("another device's", (&other.gate, 1), parameter),
+    ] {
+        let lower = all[3..].iter().map(|allocation| (allocation, 1));
+        let list: Vec<_> = lower.chain([last]).collect();
+        let set = rig.device.set_allocation_priority(&list);
+        cases.expect(what, set, Err(status));
+    }
+    let set = rig.device.set_allocation_priority(&[]);
+    cases.expect("none", set, Err(parameter));
+    cases.finish();
+    expect_to_leave(value, 0..3);
 }
 
 fn row_2_25_0_is_no_initial_priority() {
@@ -926,6 +1054,38 @@ fn row_0_16_row_0_20_what_the_cpu_does_not_reach_is_locked_in_system_memory() {
     assert_eq!(both.err(), Some(Status::INVALID_PARAMETER));
 }
 
+/// Who may make its work more important than others'.
+fn row_2_20_more_than_normal_is_for_who_may() {
+    let h = Handles::new();
+    let p = &h.process;
+    let context = p.create_context_virtual(h.device, 0).expect("a context");
+    nix::unistd::setuid(nix::unistd::Uid::from_raw(65534)).expect("setuid");
+    let expected = |is_more| match is_more {
+        true => Err(Status::ACCESS_DENIED),
+        false => Ok(()),
+    };
+    for priority in -7..=7 {
+        let set = p.set_context_scheduling_priority(context, priority);
+        assert_eq!(set, expected(priority > 0), "{priority}");
+        let get = p.get_context_scheduling_priority(context);
+        assert_eq!(get, Ok(priority.min(0)));
+        // Among its own anybody says what he likes.
+        let set = p.set_context_in_process_scheduling_priority(context, priority);
+        assert_eq!(set, Ok(()), "{priority}");
+    }
+    for class in [
+        PriorityClass::Idle,
+        PriorityClass::BelowNormal,
+        PriorityClass::Normal,
+        PriorityClass::AboveNormal,
+        PriorityClass::High,
+        PriorityClass::Realtime,
+    ] {
+        let set = p.set_process_scheduling_priority_class(h.adapter, class);
+        assert_eq!(set, expected(class > PriorityClass::Normal), "{class:?}");
+    }
+}
+
 fn the_adapter_says_how_finely_it_preempts() {
     let adapter = Adapter::open_first().expect("an adapter");
     let instruction = PreemptionCaps {
@@ -994,7 +1154,16 @@ fn row_2_20_priorities_have_handles() {
     ] {
         assert_eq!(set(handle, 1, 1), (Err(error), Err(error)));
         assert_eq!(get(handle), (Err(error), Err(error)));
+        let class = p.set_process_scheduling_priority_class(handle, PriorityClass::Idle);
+        assert_eq!(class, Err(error));
+        assert_eq!(p.query_adapter_info_preemption_caps(handle), Err(error));
     }
+    let class = p.set_process_scheduling_priority_class(h.adapter, PriorityClass::Idle);
+    assert_eq!(class, Ok(()));
+    let caps = p
+        .adapter(h.adapter)
+        .map(|adapter| adapter.preemption_caps());
+    assert_eq!(p.query_adapter_info_preemption_caps(h.adapter), caps);
     let rig = Rig::new();
     let context = Context::create_with_priority(&rig.device, 0, 3).expect("a context");
     let both = (
@@ -1121,6 +1290,78 @@ fn row_2_22_a_hang_wakes_all_who_wait() {
     });
     assert_eq!(rig.device.state(), DeviceState::Hung);
     assert_eq!(rig.device.state().number(), 3);
+}
+
+/// Of work, and of nothing; the program goes on with a new device.
+fn row_2_22_a_reset_wakes_all_who_wait() {
+    expect_error("the adapter was reset").expect("the kernel's log");
+    // It bears only so many.
+    drop(Unbound::first());
+    let rig = Rig::new().having_worked();
+    let (fence, idle) = (rig.fence(), rig.fence());
+    let kept = MonitoredFence::create_keeping(&rig.device, 3).expect("a fence");
+    let a = rig.system(PAGE);
+    let (va, bytes) = rig.write(&[rig.wait_for_gate(), write(a.gpu_va(), 1)]);
+    let job = rig.copy.submission().commands(va, bytes);
+    let job = job.uses(&a, Access::Write).signal(&fence, 1);
+    assert_eq!(job.submit(), Ok(()));
+    let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd");
+    assert_eq!(idle.notify(1, event.as_fd()), Ok(()));
+    let removed = Err(Status::DEVICE_REMOVED);
+    let callers = [const { Caller::new() }; 4];
+    thread::scope(|scope| {
+        let wait = |n: usize, fence| {
+            let caller: &Caller = &callers[n];
+            let fence: &MonitoredFence = fence;
+            scope.spawn(move || caller.call(|| fence.wait(9, Duration::MAX)))
+        };
+        let threads = [
+            wait(0, &fence),
+            wait(1, &idle),
+            wait(2, &kept),
+            scope.spawn(|| callers[3].call(|| a.map(MapMode::Read, MapFlags::empty()).map(drop))),
+        ];
+        callers.iter().for_each(Caller::wait_until_asleep);
+        let resets = Function::first().debugfs("reset").expect("debugfs");
+        assert_eq!(resets.trim(), "1");
+        for (n, thread) in threads.into_iter().enumerate() {
+            assert_eq!(thread.join().expect("a result"), removed, "thread {n}");
+        }
+    });
+    assert_eq!(rig.device.state(), DeviceState::Reset);
+    assert_eq!(rig.device.state().number(), 2);
+    let values = [&fence, &idle, &kept].map(MonitoredFence::value);
+    assert_eq!(values, [MonitoredFence::LOST, MonitoredFence::LOST, 3]);
+    assert_eq!(count(&event, 1), 1);
+    assert_eq!(rig.copy.submit(va, bytes), removed);
+    for anew in [Rig::on(rig.device.adapter()), Rig::new()] {
+        anew.finish(&anew.copy);
+        anew.finish(&anew.compute);
+        assert_eq!(anew.device.state(), DeviceState::Active);
+    }
+}
+
+fn a_malformed_command_is_a_dma_fault() {
+    let rig = Rig::new();
+    let (fence, commands) = (rig.fence(), rig.system(PAGE));
+    let lock = commands.lock2(0).expect("Lock2");
+    // No opcode of any engine's.
+    assert_eq!(lock.copy_from_slice(0, &[0xff00_0002_u32, 0]), Ok(()));
+    let job = rig.copy.submission().commands(commands.gpu_va(), 8);
+    assert_eq!(job.signal(&fence, 1).submit(), Ok(()));
+    let ended = fence.wait(1, patience());
+    assert_eq!(ended, Err(Status::DEVICE_REMOVED));
+    assert_eq!(rig.device.state().number(), 6);
+    match rig.device.state() {
+        DeviceState::DmaFault(fault) => assert_eq!(
+            (fault.reason, fault.command),
+            (Ok(Reason::BadOpcode), commands.gpu_va())
+        ),
+        state => panic!("{state:?}"),
+    }
+    assert_eq!(fence.value(), MonitoredFence::LOST);
+    let anew = Rig::on(rig.device.adapter());
+    anew.finish(&anew.copy);
 }
 
 fn values_are_signalled_in_order() {
@@ -1427,6 +1668,57 @@ fn many_submissions_are_queued() {
     rig.open_gate();
     assert_eq!(fence.wait(count, patience()), Ok(()));
     assert_eq!(read(&a, 0), count);
+}
+
+/// In the kernel, behind a value that nobody has signalled.
+fn packets_that_wait_are_limited() {
+    const MOST: u64 = 4096;
+    let rig = Rig::new();
+    let (held, done) = (rig.fence(), rig.fence());
+    assert_eq!(rig.copy.wait_from_gpu(&[(&held, 1)]), Ok(()));
+    let signal = |value| rig.copy.signal_from_gpu(&[(&done, value)]);
+    let refused = (1..).find_map(|value| Some((value, signal(value).err()?)));
+    let status = Status::INSUFFICIENT_RESOURCES;
+    assert_eq!(refused, Some((MOST + 1, status)));
+    // Others have their own limit, and the device goes on.
+    rig.finish(&rig.compute);
+    assert_eq!(held.signal(1), Ok(()));
+    let room = suite::eventually(|| signal(MOST + 1).ok());
+    assert!(room.is_some(), "no room");
+    assert_eq!(done.wait(MOST + 1, patience()), Ok(()));
+}
+
+/// Makes as many as it can; these, and why no more.
+fn until_refused<T>(mut make: impl FnMut() -> Result<T, Status>) -> (Vec<T>, Status) {
+    let mut made = Vec::new();
+    loop {
+        match make() {
+            Ok(one) => made.push(one),
+            Err(status) => return (made, status),
+        }
+        assert!(made.len() < 10_000, "there is no limit");
+    }
+}
+
+fn devices_and_fences_are_limited() {
+    let open = || Adapter::open_first().expect("an adapter");
+    let status = Status::INSUFFICIENT_RESOURCES;
+    let adapter = open();
+    let device = || Device::create(&adapter);
+    let (mut devices, refused) = until_refused(device);
+    assert_eq!((devices.len(), refused), (16, status));
+    devices.pop();
+    assert!(suite::eventually(|| device().ok()).is_some(), "none again");
+    // One of the 1024 is the library's.
+    let device = Device::create(&open()).expect("a device");
+    let fence = || MonitoredFence::create(&device, 0);
+    let (mut fences, refused) = until_refused(fence);
+    assert_eq!((fences.len(), refused), (1023, status));
+    // Contexts have one each.
+    let context = Context::create(&device, 0);
+    assert_eq!(context.err(), Some(status));
+    fences.pop();
+    assert!(suite::eventually(|| fence().ok()).is_some(), "none again");
 }
 
 fn bad_fences_are_refused() {
@@ -1746,6 +2038,17 @@ fn handles_of_other_types_and_devices_are_refused() {
     let wait =
         p.wait_for_synchronization_object_from_cpu(h.device, &[(fence, 1)], WaitFor::All, None);
     assert_eq!(wait, Ok(()));
+    // Of what has the time for that, an eventfd is told.
+    let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd");
+    let tell = |device, fence| {
+        let (waits, event) = ([(fence, 2)], Some(event.as_fd()));
+        p.wait_for_synchronization_object_from_cpu(device, &waits, WaitFor::All, event)
+    };
+    assert_eq!(tell(h.device, context), mismatch);
+    assert_eq!(tell(other, fence), parameter);
+    assert_eq!((tell(h.device, fence), count(&event, 0)), (Ok(()), 0));
+    let signal = p.signal_synchronization_object_from_cpu(h.device, fence, 2);
+    assert_eq!((signal, count(&event, 1)), (Ok(()), 1));
 }
 
 fn a_destroyed_device_takes_everything_with_it() {

@@ -14,6 +14,7 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use skua_selftests::function::Function;
 use skua_selftests::moving::evict_all;
+use skua_selftests::race::Caller;
 use skua_selftests::rig::{copy, fill, wait_value, write};
 use skua_selftests::wddm_rig::{context, patience, read, vram_size, vram_used, Rig, PAGE};
 use skua_selftests::witness::quiet;
@@ -21,7 +22,7 @@ use skua_selftests::{skip, suite, tests, Cases};
 use std::os::fd::AsFd;
 use wddm::{
     Allocation, AllocationDesc, Context, DestroyFlags, Device, DeviceState, EngineKind, EvictFlags,
-    Handle, MakeResidentFlags, MapDesc, MemorySegmentGroup, MonitoredFence, NotResident,
+    Handle, MakeResidentFlags, MapDesc, Mapping, MemorySegmentGroup, MonitoredFence, NotResident,
     OfferFlags, OfferPriority, Paging, PagingQueue, Process, Protection, ReclaimResult,
     ReservationType, ReserveDesc, Status, TrimFlags, TrimNotification, TrimRegistration,
     UpdateFlags, VaOperation, WaitFor, MAX_ALLOCATIONS, MAX_RESIDENT,
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         more_allocations_than_one_ioctl_takes: 60,
         residency_that_must_succeed: 60,
         row_0_21_what_is_locked_is_pending_until_it_is_unlocked: 60 at_rest,
+        residency_that_waits_is_limited: 60 at_rest,
         work_finds_what_is_resident: 60 at_rest,
         a_budget_is_the_devices_own: 60,
         video_memory_info_tells_what_is_there: 60 at_rest,
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         an_update_that_was_refused_looks_again: 120,
         an_update_that_cannot_be_done_stops_its_device,
         a_queued_update_keeps_its_allocation: 60 at_rest,
+        row_0_05_synchronous_destruction_waits_for_updates: 120 at_rest,
         updates_of_a_context_are_limited: 60,
         bad_reservations_are_refused,
         bad_maps_are_refused,
@@ -100,7 +103,7 @@ fn what_is_offered_is_reclaimed() {
         Err(Status::GRAPHICS_ALLOCATION_BUSY),
         "resident"
     );
-    assert_eq!(rig.device.evict(&[&a], EvictFlags::empty()), Ok(()));
+    assert_eq!(rig.device.evict(&[&a], EvictFlags::empty()), Ok(0));
     let value = |allocation: &Allocation| {
         let map = allocation.lock2(0).expect("Lock2");
         let value: u64 = map.read(0).expect("a read");
@@ -177,7 +180,7 @@ fn what_is_reclaimed_is_to_be_made_resident() {
         assert_eq!(offer(), Err(busy), "resident");
         assert_eq!(usage(), 3 * MIB);
         let used = rig.vram_used();
-        assert_eq!(evict(), Ok(()));
+        assert_eq!(evict(), Ok(0));
         assert_eq!(offer(), Ok(()));
         assert_eq!(usage(), MIB);
         assert_eq!(evict(), Err(Status::INVALID_PARAMETER), "not resident");
@@ -198,7 +201,7 @@ fn what_is_reclaimed_is_to_be_made_resident() {
     }
     // As without offers.
     let used = rig.vram_used();
-    assert_eq!(evict(), Ok(()));
+    assert_eq!(evict(), Ok(0));
     leaves(used);
     expect_fault(&rig, a.gpu_va(), 8);
     assert_eq!(gpu_read(&second, other.gpu_va()), 9);
@@ -491,10 +494,10 @@ fn residency_is_counted_all_or_none() {
     cases.finish();
     // Of `b` there is one: of both, none is taken back after that.
     let all = EvictFlags::EVICT_ONLY_IF_NECESSARY | EvictFlags::NOT_WRITTEN_TO;
-    assert_eq!(rig.device.evict(&[&b], all), Ok(()));
+    assert_eq!(rig.device.evict(&[&b], all), Ok(0));
     assert_eq!(evict(&[&a, &b]), parameter);
-    assert_eq!(evict(&[&a]), Ok(()));
-    assert_eq!(evict(&[&a]), Ok(()));
+    assert_eq!(evict(&[&a]), Ok(0));
+    assert_eq!(evict(&[&a]), Ok(0));
     assert_eq!(evict(&[&a]), parameter);
     // What is refused is no operation.
     let paging = resident(&[&a]).expect("MakeResident");
@@ -518,9 +521,9 @@ fn more_allocations_than_one_ioctl_takes() {
             .expect("MakeResident"),
     );
     let evict = |list: &[&Allocation]| rig.device.evict(list, EvictFlags::empty());
-    assert_eq!(evict(&list), Ok(()));
+    assert_eq!(evict(&list), Ok(0));
     assert_eq!(evict(&list), Err(Status::INVALID_PARAMETER));
-    assert_eq!(evict(&list[..2099]), Ok(()));
+    assert_eq!(evict(&list[..2099]), Ok(0));
     assert_eq!(evict(&list[..1]), Err(Status::INVALID_PARAMETER));
     assert_eq!(evict(&list[2000..2001]), Err(Status::INVALID_PARAMETER));
 }
@@ -565,7 +568,7 @@ fn work_finds_what_is_resident() {
     // Whatever others do.
     assert!(evict_all() > 0);
     assert_eq!(gpu_read(&rig, a.gpu_va()), 7);
-    assert_eq!(rig.device.evict(&[&a], EvictFlags::empty()), Ok(()));
+    assert_eq!(rig.device.evict(&[&a], EvictFlags::empty()), Ok(0));
     let out = suite::eventually(|| (evict_all() > 0).then_some(()));
     assert!(out.is_some(), "it stays in video memory");
     let cpu = a.lock2(0).expect("Lock2");
@@ -574,18 +577,50 @@ fn work_finds_what_is_resident() {
     assert_eq!(cpu.read::<u64>(0), Ok(7));
 }
 
-/// The paging fence says when it is there; who has locked it and would wait is told so.
-fn row_0_21_what_is_locked_is_pending_until_it_is_unlocked() {
-    quiet();
-    let rig = Rig::new();
-    let queue = queue(&rig);
+/// What may be in video memory alone, and is locked while it is not there.
+#[track_caller]
+fn locked_out(rig: &Rig) -> (Allocation, Arc<Mapping>) {
     let desc = AllocationDesc::new(MIB, rig.device.adapter().vram()).hidden();
     let hidden = Allocation::create(&rig.device, &desc).expect("an allocation");
     let cpu = suite::eventually(|| {
         evict_all();
         hidden.lock2(0).ok()
     });
-    let cpu = cpu.expect("Lock2 of what is out");
+    (hidden, cpu.expect("Lock2 of what is out"))
+}
+
+/// In the kernel, and that is no lack of memory. What is refused is not counted.
+fn residency_that_waits_is_limited() {
+    const MOST: u64 = 64;
+    quiet();
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let (hidden, _cpu) = locked_out(&rig);
+    let resident = || queue.make_resident(&[&hidden], NONE);
+    for value in 1..=MOST {
+        let paging = resident().expect("MakeResident");
+        assert_eq!(
+            (paging.status, paging.fence_value),
+            (Status::PENDING, value)
+        );
+    }
+    let refused = Err(Status::INSUFFICIENT_RESOURCES.into());
+    assert_eq!(resident(), refused);
+    assert_eq!(hidden.unlock2(), Ok(()));
+    assert_eq!(queue.fence().wait(MOST, patience()), Ok(()));
+    let evict = || rig.device.evict(&[&hidden], EvictFlags::empty());
+    for count in 0..MOST {
+        assert_eq!(evict(), Ok(0), "{count}");
+    }
+    assert_eq!(evict(), Err(Status::INVALID_PARAMETER));
+}
+
+/// The paging fence says when it is there; who has locked it and would wait is told so.
+fn row_0_21_what_is_locked_is_pending_until_it_is_unlocked() {
+    quiet();
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let (hidden, cpu) = locked_out(&rig);
     let paging = queue.make_resident(&[&hidden], NONE).expect("MakeResident");
     assert_eq!(paging.status, Status::PENDING);
     let wait = || {
@@ -631,7 +666,12 @@ fn a_budget_is_the_devices_own() {
         let paging = paging.expect("MakeResident");
         assert_eq!(paging.bytes_to_trim, 4 * MIB);
         finish(&queue, paging);
-        assert_eq!(second.device.evict(&both, EvictFlags::empty()), Ok(()));
+        // Twice, so that one evict is too few.
+        let paging = queue.make_resident(&[&small], NOT_TRIM);
+        finish(&queue, paging.expect("MakeResident"));
+        let evict = |list: &[&Allocation]| second.device.evict(list, EvictFlags::empty());
+        assert_eq!(evict(&[&small]), Ok(4 * MIB));
+        assert_eq!(evict(&both), Ok(0));
         // What there cannot be there is not, whatever is at stake.
         let desc = AllocationDesc::new(vram_size(&on), on.vram()).hidden();
         let most = Allocation::create(&second.device, &desc).expect("an allocation");
@@ -697,7 +737,7 @@ fn video_memory_info_tells_what_is_there() {
     let second = Rig::on(&adapter);
     let b = second.vram(MIB);
     assert_eq!(info(Local), (all, 5 * MIB));
-    assert_eq!(rig.device.evict(&[&a], EvictFlags::empty()), Ok(()));
+    assert_eq!(rig.device.evict(&[&a], EvictFlags::empty()), Ok(0));
     assert_eq!(info(Local), (all, MIB));
     drop((b, second));
     // And what its address space took.
@@ -770,14 +810,14 @@ fn who_has_too_much_is_called_back() {
     // Each time, without a call in between.
     registered.unregister();
     for _ in 0..3 {
-        assert_eq!(second.device.evict(&all, EvictFlags::empty()), Ok(()));
+        assert_eq!(second.device.evict(&all, EvictFlags::empty()), Ok(0));
         exceed();
         assert_eq!(always.recv_timeout(patience()), Ok(TOO_MUCH));
     }
     assert_eq!(once.recv(), Err(mpsc::RecvError), "it is gone");
     // Who has trimmed is told no more.
-    assert_eq!(first.device.evict(&[&small], EvictFlags::empty()), Ok(()));
-    assert_eq!(second.device.evict(&all, EvictFlags::empty()), Ok(()));
+    assert_eq!(first.device.evict(&[&small], EvictFlags::empty()), Ok(0));
+    assert_eq!(second.device.evict(&all, EvictFlags::empty()), Ok(0));
     exceed();
     // Nor is who knows from the call, or has nothing.
     first.device.destroy();
@@ -847,7 +887,7 @@ fn a_paging_queue_that_ends_loses_nothing() {
         });
         let evicted = rig.device.evict(&list, EvictFlags::empty());
         match made {
-            Ok(_) => assert_eq!(evicted, Ok(()), "round {round}"),
+            Ok(_) => assert_eq!(evicted, Ok(0), "round {round}"),
             Err(refused) => {
                 assert_eq!(refused.status, Status::INVALID_HANDLE);
                 assert_eq!(evicted, Err(Status::INVALID_PARAMETER));
@@ -935,7 +975,8 @@ fn paging_queues_end() {
     assert!(suite::eventually(is_lost).is_some(), "{}", fence.value());
     let refused = lost.make_resident(&[&a], NONE);
     assert_eq!(refused, Err(Status::DEVICE_REMOVED.into()));
-    assert_eq!(rig.device.evict(&[&a], EvictFlags::empty()), removed);
+    let refused = rig.device.evict(&[&a], EvictFlags::empty());
+    assert_eq!(refused, Err(Status::DEVICE_REMOVED));
     assert!(PagingQueue::create(&rig.device).is_err());
     // With a device that is destroyed.
     let rig = Rig::new();
@@ -1343,7 +1384,7 @@ fn an_update_that_was_refused_looks_again() {
             gate.write(0, (taken / 64).min(GATES - 1)).expect("a value");
         };
         println!("# {taken} binds");
-        assert_eq!(refused, Status::GRAPHICS_NO_VIDEO_MEMORY);
+        assert_eq!(refused, Status::INSUFFICIENT_RESOURCES);
         let lost = update(&late, &[update_map(va, &a, 0)], Some((&fence, 1)));
         assert_eq!(lost, Ok(()), "it is tried again later");
         let later = update(&later, &moved, Some((&moves, 0)));
@@ -1368,7 +1409,7 @@ fn an_update_that_was_refused_looks_again() {
         assert_eq!(gpu_read(&rig, to), round + 1);
         assert_eq!(adapter.free_gpu_virtual_address(va, UNIT), Ok(()));
         let leaves = rig.device.evict(&[&moves_late], EvictFlags::empty());
-        assert_eq!(leaves, Ok(()));
+        assert_eq!(leaves, Ok(0));
     }
 }
 
@@ -1423,6 +1464,45 @@ fn a_queued_update_keeps_its_allocation() {
     assert_eq!(read(&out, 0), 77);
     let gone = suite::eventually(|| (rig.vram_used() < used).then_some(()));
     assert!(gone.is_some(), "it is still there");
+}
+
+/// It is done, or its context, its device, or what that device can do is gone; whatever the client
+/// says of work.
+fn row_0_05_synchronous_destruction_waits_for_updates() {
+    quiet();
+    let both = DestroyFlags::SYNCHRONOUS | DestroyFlags::ASSUME_NOT_IN_USE;
+    for flags in [DestroyFlags::SYNCHRONOUS, both] {
+        for end in ["done", "without a context", "in error", "destroyed"] {
+            let rig = Rig::new();
+            let fence = rig.fence();
+            let va = reserve(&rig, UNIT);
+            let used = rig.vram_used();
+            let a = rig.vram(MIB);
+            let updated = update(&rig.copy, &[update_map(va, &a, 0)], Some((&fence, 1)));
+            assert_eq!(updated, Ok(()));
+            let caller = Caller::new();
+            thread::scope(|scope| {
+                let destroy = scope.spawn(|| {
+                    let result = caller.call(|| a.destroy(flags));
+                    (result, rig.vram_used())
+                });
+                caller.wait_until_asleep();
+                assert!(a.is_destroyed());
+                assert_eq!(rig.vram_used(), used + MIB, "{flags:?}, {end}");
+                match end {
+                    "done" => assert_eq!(fence.signal(1), Ok(())),
+                    "without a context" => rig.copy.destroy(),
+                    "in error" => rig.device.mark_as_error(),
+                    _ => rig.device.destroy(),
+                }
+                let ended = destroy.join().expect("a result");
+                assert_eq!(ended, (Ok(()), used), "{flags:?}, {end}");
+            });
+            if end == "done" {
+                assert_eq!(fence.wait(2, patience()), Ok(()));
+            }
+        }
+    }
 }
 
 fn updates_of_a_context_are_limited() {
@@ -1817,7 +1897,7 @@ fn handles_reach_all_of_it() {
         .make_resident(paging.queue, &[a], 0)
         .expect("MakeResident");
     assert_eq!(wait(paging.fence, resident.fence_value), Ok(()));
-    assert_eq!(p.evict(device, &[a], 0), Ok(()));
+    assert_eq!(p.evict(device, &[a], 0), Ok(0));
     assert_eq!(p.evict(device, &[a], 0), Err(Status::INVALID_PARAMETER));
     let range = ReserveDesc {
         size: UNIT,
