@@ -16,10 +16,6 @@ use crate::{
         printer::{
             MemoryStats,
             Printer, //
-        },
-        resv::{
-            self,
-            Usage, //
         }, //
     },
     gpu::SkuaDevice,
@@ -31,6 +27,7 @@ use crate::{
             BoRef,
             REGION_VRAM, //
         },
+        eviction,
         vm::Vm, //
     },
     spec::command::EngineKind,
@@ -46,7 +43,10 @@ use kernel::{
         Registered, //
     },
     prelude::*,
-    sync::Arc, //
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
 };
 
 /// Prints the keys of `file`.
@@ -58,7 +58,7 @@ pub(crate) fn show(
     for kind in [EngineKind::Compute, EngineKind::Copy] {
         engines(dev, file, kind, out)?;
     }
-    memory(file, out);
+    memory(dev, file, out);
     Ok(())
 }
 
@@ -103,7 +103,7 @@ struct Memory {
 
 impl Memory {
     /// Counts an object, once.
-    fn add(&mut self, bo: &Bo, shared: bool) {
+    fn add(&mut self, dev: &SkuaDevice, bo: &Bo, shared: bool) {
         let stats = if bo.region() == REGION_VRAM {
             &mut self.vram
         } else {
@@ -122,19 +122,20 @@ impl Memory {
                 add(&mut stats.purgeable);
             }
         }
-        if !resv::is_idle(bo, Usage::Bookkeep) {
+        let bo: ARef<Bo> = bo.into();
+        if !eviction::is_idle(dev, &bo.into()) {
             add(&mut stats.active);
         }
     }
 }
 
 /// Prints `drm-*-memory` and `drm-*-vram0`.
-fn memory(file: &SkuaFile, out: &mut Printer<'_>) {
+fn memory(dev: &SkuaDevice, file: &SkuaFile, out: &mut Printer<'_>) {
     let mut memory = Memory::default();
     // What could not be looked at for want of memory is missing.
     let mut mapped = mapped(file).unwrap_or_default();
     file::for_each_object(file, |bo, shared| {
-        memory.add(bo, shared);
+        memory.add(dev, bo, shared);
         // Counted: what is left has no handle.
         let place = mapped.binary_search_by_key(&ptr::from_ref(bo), |(bo, _)| ptr::from_ref(&**bo));
         if let Some((_, has_handle)) = place.ok().and_then(|place| mapped.get_mut(place)) {
@@ -143,7 +144,7 @@ fn memory(file: &SkuaFile, out: &mut Printer<'_>) {
     });
     for (bo, has_handle) in &mapped {
         if !has_handle {
-            memory.add(bo, file::is_shared(&**bo));
+            memory.add(dev, bo, file::is_shared(&**bo));
         }
     }
     out.memory_stats(c"memory", &memory.system);
