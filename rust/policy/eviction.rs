@@ -269,6 +269,11 @@ pub trait Place {
     /// The same, what was used last first, as far as there are so `many`.
     fn walk_back(&self, rank: Rank, many: usize) -> Self::Walk;
 
+    /// Bytes in use, where some are of what is in no list, since it stays; else none are told.
+    fn used(&self) -> u64 {
+        0
+    }
+
     /// The priority of what needs the room: if that merely prefers to be there, what is resident
     /// leaves for it if it is of a lower one, is idle, and can be elsewhere.
     fn level(&self) -> Level {
@@ -573,6 +578,9 @@ impl Holders {
                 }
             }
         }
+        let listed = holders.0.iter().fold(0u64, |all, sum| all.saturating_add(*sum));
+        let [pinned, ..] = &mut holders.0;
+        *pinned = pinned.saturating_add(place.used().saturating_sub(listed));
         Ok(holders)
     }
 

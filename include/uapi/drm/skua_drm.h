@@ -564,7 +564,8 @@ struct drm_skua_bo_create {
  *
  * A mapping of VRAM is write-combined, one of system memory is cached unless the buffer
  * object is DRM_SKUA_BO_WRITE_COMBINED. It stays
- * usable when the device is gone: it then shows a page of no meaning.
+ * usable when the device is gone: what was in VRAM is then one page under all of its addresses,
+ * zero until somebody writes it.
  *
  * What is in VRAM and is DRM_SKUA_BO_CACHED, or not DRM_SKUA_BO_CPU_ACCESS, is a bus
  * error to access: lock it (DRM_IOCTL_SKUA_BO_LOCK).
@@ -745,7 +746,7 @@ enum drm_skua_make_resident_flags {
  * or a syncobj; -EINVAL for @flags, a flag of explicit residency for another device,
  * @bytes_to_trim, the number of @handles, one that is there twice, or a wait among @syncs;
  * -ENOSPC if 1024 calls of the file are to signal values of monitored fences still, or 64 of
- * them wait for an unlock; -EBUSY for a syncobj to signal if one is
+ * them wait for an unlock; -EBUSY for a handle if it is offered, or a syncobj to signal if one is
  * out and locked; -ENOMEM also if all that is resident and may be in VRAM alone is more
  * than VRAM; -ECANCELED if the device has failed for want of memory
  * (DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED).
@@ -798,9 +799,9 @@ struct drm_skua_evict {
  * is linear: there is nothing swizzled that a lock would have to make so. What
  * the CPU can access wherever it is stays where it is, and may be moved under the lock,
  * which nobody notices; but in VRAM that it reaches through the CPU host aperture no more is
- * locked than that has pages for: what exceeds it moves to system memory until it is unlocked.
- * What it cannot access in VRAM (DRM_SKUA_BO_CACHED, or no
- * DRM_SKUA_BO_CPU_ACCESS) moves to system memory if it is not there, and does not come to
+ * locked than that has pages for: what exceeds it leaves VRAM until it is unlocked, as
+ * &drm_skua_bo_create.eviction_set says. What it cannot access in VRAM (DRM_SKUA_BO_CACHED, or no
+ * DRM_SKUA_BO_CPU_ACCESS) leaves that likewise if it is there, and does not come to
  * VRAM before it is unlocked, whoever makes it resident. What may be in VRAM alone does not
  * move for a lock: it can be locked while it is moved out, unless others may have it, and work
  * that needs it is refused (-EBUSY), as is its export, until it is unlocked. What is resident of it
@@ -814,7 +815,7 @@ struct drm_skua_evict {
  * object: map its dma-buf; -EPERM for what the CPU cannot access in VRAM and may be nowhere else
  * if it is there, or was exported or had a second handle; -EMFILE for 16384 clients that lock
  * one; -ENOSPC if it is in use for long; -ENOMEM if system memory has no room; -EBUSY if it is
- * being destroyed.
+ * offered, or being destroyed.
  */
 struct drm_skua_bo_lock {
 	/** @handle: Handle of the buffer object. */
@@ -1053,7 +1054,10 @@ struct drm_skua_device_state {
 	 */
 	__u64 system_used;
 
-	/** @system_limit: Returned bytes that these may be when the client makes more. */
+	/**
+	 * @system_limit: Returned bytes that these may be at most when the client makes more. Where
+	 * others have the rest of system memory, it gets less.
+	 */
 	__u64 system_limit;
 };
 

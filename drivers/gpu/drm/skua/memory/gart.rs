@@ -266,12 +266,10 @@ fn map_alone(
             Err(error) if error == ENOSPC => (),
             result => return result,
         }
-        if *patience == 0 || dev.gart.lock().total().0 < bytes / PAGE_BYTES {
-            return Err(ENOSPC);
-        }
-        let made = make_room(dev, parent, bytes, patience)?;
+        let is_possible = *patience > 0 && dev.gart.lock().total().0 >= bytes / PAGE_BYTES;
+        let made = is_possible && make_room(dev, parent, bytes, patience)?;
         // Or in what leaves just now, or comes and can leave after that.
-        if !made && !dev.moves.wait(over, patience)? {
+        if !is_possible || (!made && !dev.moves.wait(over, patience)?) {
             let place = Aperture::whole(dev, parent);
             eviction::tell_no_room(
                 dev,
@@ -380,6 +378,11 @@ impl<'a> Place for Aperture<'a> {
 
     fn walk_back(&self, _of: Rank, _many: usize) -> Self::Walk {
         None.into_iter().flatten()
+    }
+
+    /// What may be nowhere else is in no list.
+    fn used(&self) -> u64 {
+        self.dev.gart.lock().used().0.saturating_mul(PAGE_BYTES)
     }
 
     /// Nothing is copied when somebody leaves or comes back.

@@ -9,6 +9,7 @@ use std::thread;
 
 use skua_guest::host::{request, Lies};
 use skua_selftests::client::{signal_value, unmap};
+use skua_selftests::events::Trace;
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         what_vram_has_no_room_for_is_brought_to_the_aperture: 60 at_rest,
         what_is_in_vram_without_need_leaves_it_for_the_aperture: 60 at_rest,
         what_fits_in_neither_is_refused: 60,
+        room_that_cannot_be_made_tells_what_holds_it: 60 at_rest,
         what_vram_has_no_room_for_is_made_in_the_aperture: 60 at_rest,
         row_0_16_what_is_cached_is_locked_in_the_aperture: 60 at_rest,
         row_0_20_what_may_be_in_the_aperture_is_locked_there: 60 at_rest,
@@ -523,6 +525,28 @@ fn what_fits_in_neither_is_refused() {
         .start_after(rig.compute, &[fill(1, large.1, PAGE)], &[])
         .map(drop);
     assert_eq!(work, Err(Errno::ENOMEM));
+}
+
+/// What waits for room, and what could never have any.
+fn room_that_cannot_be_made_tells_what_holds_it() {
+    let rig = alone();
+    // Can be nowhere else, and elsewhere.
+    let both = [Place::Aperture, Place::System];
+    let sets = [&both[..1], &both, &both, &both];
+    let here = sets.map(|places| buffer(&rig, places, WINDOW / 4));
+    let places = || here.each_ref().map(|buffer| place(&rig, buffer.handle));
+    assert_eq!(places(), [Place::Aperture; 4]);
+    let trace = Trace::of(&["skua_no_room"]);
+    for bytes in [WINDOW, 2 * WINDOW] {
+        let refused = rig.bo_create(bytes, 0, bit(&rig, Place::Aperture));
+        assert_eq!(refused, Err(Errno::ENOSPC));
+        let events = trace.events();
+        let event = events.last().unwrap_or_else(|| panic!("{bytes} bytes"));
+        let told = ["region", "bytes", "needed", "pinned", "idle"].map(|field| event.get(field));
+        let [bytes, stays, idle] = [bytes, WINDOW / 4, WINDOW / 4 * 3].map(|it| it.to_string());
+        assert_eq!(told, ["aperture", &bytes, "1", &stays, &idle], "{event:?}");
+        assert_eq!(places(), [Place::Aperture; 4]);
+    }
 }
 
 fn what_vram_has_no_room_for_is_made_in_the_aperture() {
