@@ -79,6 +79,7 @@ use crate::{
         },
         host_aperture,
         installed::Sites,
+        pending_residency,
         residency,
         vm::Vm,
         vram::{
@@ -494,7 +495,9 @@ fn create_in_vram(
 struct Paged {
     /// Dropped with the others if it gets no place.
     bo: ARef<Bo>,
+    /// The object's system pages, pinned.
     pages: Arc<Pages>,
+    /// The same as the device reaches them, with their part of the client's quota.
     memory: Arc<SystemMemory>,
 }
 
@@ -1496,7 +1499,8 @@ impl GemExt for BoData {
             return Err(ENOENT);
         }
         // Its client, by the lock, would stop the work of others that have it.
-        let is_locked_out = obj.is_locked() && obj.is_for_vram_alone() && !obj.is_seen_in_vram();
+        let is_locked_out =
+            obj.is_held_out() && obj.is_for_vram_alone() || pending_residency::is_locked_out(obj);
         match obj.is_offered() || is_locked_out {
             true => Err(EBUSY),
             false => Ok(()),

@@ -674,6 +674,8 @@ fn row_0_21_residency_waits_where_the_aperture_is_full() {
     let work = [fill(8, filler.va, PAGE)];
     assert_eq!(rig.run(Engine::Compute, &work), Ok(()));
     cpu.fill(pattern(1));
+    // Others' work would wait for that, too.
+    assert_eq!(rig.export(handle).map(drop), Err(Errno::EBUSY));
     assert_eq!(rig.unlock(handle), Ok(()));
     assert!(rig.fence_gets(fence, 1));
     assert_eq!(place(&rig, handle), Place::Vram);
