@@ -118,6 +118,7 @@ lies! {
     an_aperture_of_pages_of_no_size: "aperture-caps", Bind => Refused;
     an_aperture_larger_than_its_bar: "aperture-pages", Bind => Refused;
     a_paging_address_space_of_2_pib: "paging-va", Bind => Refused;
+    paging_tables_of_a_sixteenth_of_memory: "paging-va=65536", Bind => Refused;
     never_ready: "never-ready", Bind => Refused;
 
     // What it says of work.

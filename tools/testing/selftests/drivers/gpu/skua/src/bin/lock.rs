@@ -58,6 +58,7 @@ fn main() -> ExitCode {
         whoever_is_killed_leaves_no_residency_behind: 120 at_rest,
         row_0_01_row_0_17_what_the_cpu_sees_in_vram_stays: 60 at_rest,
         a_lock_waits_for_its_move_alone: 60 at_rest,
+        what_is_in_use_for_long_is_not_locked: 60 at_rest,
         a_lock_looks_again_when_a_copy_has_gone: 60,
         row_0_11_locks_are_counted: 60 at_rest,
         row_0_11_locks_end_with_the_handle: 60 at_rest,
@@ -779,6 +780,21 @@ fn a_lock_waits_for_its_move_alone() {
     assert_eq!(place(&rig, handle), Place::System);
     let cpu = rig.map(handle);
     cpu.expect("the last write", |_| 9 << 32 | 9);
+}
+
+/// However long that is.
+fn what_is_in_use_for_long_is_not_locked() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let (handle, va) = in_vram(&rig, 0, LARGE);
+    let work = [wait_value(gate.va, 1), fill(9, va, LARGE)];
+    let job = rig.start(Engine::Compute, &work);
+    assert_eq!(rig.lock(handle), Err(Errno::ENOSPC));
+    assert_eq!(rig.unlock(handle), Err(Errno::EINVAL), "it is not locked");
+    gate.cpu.write(0, 1);
+    assert_eq!(job.wait(), Ok(()));
+    assert!(rig.lock(handle).is_ok());
+    assert_eq!(rig.unlock(handle), Ok(()));
 }
 
 /// A lock is about to have the clean copy for the object's memory when somebody gets a way to write
