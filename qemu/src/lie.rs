@@ -104,6 +104,10 @@ lies! {
         "Preemptions of the engines in the mask do not begin; these go on.";
     PreemptCompletedAhead "preempt-completed-ahead" = 1000,
         "preempt_completed is so much too high.";
+    PreemptCompletedBehind "preempt-completed-behind" = 1000,
+        "preempt_completed is so much too low.";
+    PreemptFence "preempt-fence" = 1000, "preempt_fence is so much too high.";
+    PreemptCause "preempt-cause" = 99, "preempt_cause is the value.";
     PreemptInterruptLost "preempt-interrupt-lost", "No interrupt is raised for a preemption.";
     PreemptInterruptDoubled "preempt-interrupt-doubled",
         "The interrupt for a preemption is raised twice.";
@@ -430,7 +434,15 @@ impl Lies {
             }
             status::engine::PREEMPT_COMPLETED => {
                 let ahead = state.tells(Kind::PreemptCompletedAhead).unwrap_or(0);
+                let behind = state.tells(Kind::PreemptCompletedBehind).unwrap_or(0);
+                Some(value.wrapping_add(ahead).wrapping_sub(behind))
+            }
+            status::engine::PREEMPT_FENCE => {
+                let ahead = state.tells(Kind::PreemptFence).unwrap_or(0);
                 Some(value.wrapping_add(ahead))
+            }
+            status::engine::PREEMPT_CAUSE => {
+                Some(state.tells(Kind::PreemptCause).unwrap_or(value))
             }
             field => state.progress(engine.index(), field, value),
         }

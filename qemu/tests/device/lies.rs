@@ -166,6 +166,7 @@ fn preemptions() {
     for (fence, (name, said)) in (3..).zip([
         ("preempt-completed-ahead", 1005),
         ("preempt-completed-ahead=7", 12),
+        ("preempt-completed-behind=2", 3),
         ("interrupt-lost", 5),
     ]) {
         lie(&gpu, &[name]);

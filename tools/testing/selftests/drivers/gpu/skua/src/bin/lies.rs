@@ -145,6 +145,9 @@ lies! {
     a_preemption_that_is_late: "preempt-late", Hang => Survived;
     no_preemption: "preempt-never", Hang => Works;
     a_preemption_of_more_than_is_left: "preempt-completed-ahead", Hang => Lost;
+    a_preemption_of_less_than_is_done: "preempt-completed-behind", Hang => Lost;
+    a_preemption_that_nobody_asked_for: "preempt-fence", Hang => Lost;
+    a_preemption_for_no_known_cause: "preempt-cause", Hang => Lost;
     a_preemption_without_an_interrupt: "preempt-interrupt-lost", Hang => Works;
     a_preemption_with_two_interrupts: "preempt-interrupt-doubled", Hang => Works;
 
