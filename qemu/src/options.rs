@@ -25,7 +25,7 @@ pub const VISIBLE_UNIT: u64 = 1 << 20;
 pub struct Preemption {
     /// Where commands that draw can be stopped.
     pub graphics: Level,
-    /// Where all others can.
+    /// Where commands that do not draw can be stopped.
     pub compute: Level,
     /// A state is as large as the largest, whatever lives.
     pub full: bool,

@@ -29,7 +29,9 @@ pub struct StatusPage {
 /// The page's memory, for a few writes.
 #[derive(Debug)]
 pub struct Page<'a> {
+    /// Its [`SIZE`] bytes in the guest's memory, which stays mapped as long.
     slice: VolatileSlice<'a>,
+    /// What is said instead of what is written, if something is to be.
     lies: &'a Lies,
 }
 

@@ -11,6 +11,10 @@
 //! follows what is used of the range, not its size: 1.6 bits for each possible member of it, if
 //! they are neighbours. Everything else allocates nothing.
 //!
+//! **Why not a bitmap.** The kernel's (`BitmapVec`) has a bit for each integer of the range, used
+//! or not, and looks for the next member word by word: the free blocks of a large VRAM are few and
+//! far apart. An XArray may have to allocate when a member is inserted, as where memory is freed.
+//!
 //! Invariants: bits at and beyond the size are zero; a bit of a level above is set if and only if
 //! the word below it exists and is not zero.
 //!

@@ -78,11 +78,11 @@ pub struct Request {
     pub size: u64,
     /// Of its address, in bytes; 0 is that of a page.
     pub alignment: u64,
-    /// As of [`SegmentSets::new`].
+    /// Which segments may hold it, as for [`SegmentSets::new`].
     pub supported: u32,
-    /// Likewise.
+    /// Which of them are tried first, in their order, as for [`SegmentSets::new`].
     pub preferred: u32,
-    /// Likewise.
+    /// Where it goes when it leaves VRAM, as for [`SegmentSets::new`].
     pub eviction: u32,
 }
 

@@ -57,14 +57,17 @@ pub struct Shown {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken;
 
+/// A page of the aperture; others are named by their numbers, or [`NIL`].
 #[derive(Clone, Copy)]
 struct Page {
     /// What page of VRAM it shows, and of whom.
     shown: Option<Shown>,
-    /// Whether it is taken last.
+    /// Which list it is in: that of those that a user has locked, which are taken when no other is
+    /// left ([`HostAperture::hold`]).
     held: bool,
-    /// The one that is taken before it, and the one after.
+    /// The page of its list that is taken before it.
     before: u32,
+    /// The page of its list that is taken after it.
     behind: u32,
     /// The next in its bucket.
     chain: u32,

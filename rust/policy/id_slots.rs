@@ -10,6 +10,10 @@
 //! id; when flush *e* is done, [`IdSlots::flushed`]`(e)` releases every id that waits for *e* or an
 //! earlier one. When all free ids are quarantined, [`IdSlots::alloc`] says which flush would help.
 //!
+//! **Why not `ida`, or the kernel crate's `IdPool`.** Both give an id out again as soon as it was
+//! freed, and have no place for those that wait for a flush. An `ida` may have to allocate to give
+//! one out, and can fail then. Neither runs on the host.
+//!
 //! All memory is allocated by [`IdSlots::new`]. The lowest free id is given out first, in O(log₆₄
 //! n).
 //!
@@ -56,13 +60,15 @@ pub struct NotInUse {
     pub id: u32,
 }
 
+/// No id.
 const NIL: u32 = u32::MAX;
 
+/// An id that waits for a flush.
 #[derive(Clone, Copy)]
 struct Quarantined {
-    /// The id may be used again once this one has been flushed.
+    /// The number of the flush after which it may be used again.
     epoch: u64,
-    /// The next one in the quarantine.
+    /// The next one in the quarantine, or [`NIL`].
     next: u32,
 }
 
@@ -72,12 +78,13 @@ pub struct IdSlots<H: Heap> {
     free: BitTree<H>,
     /// Ids that were given out.
     in_use: BitTree<H>,
-    /// Index = id.
+    /// By id; of those alone that wait it says anything.
     quarantine: H::Vec<Quarantined>,
-    /// The oldest and the youngest in the quarantine.
+    /// The id that has been in the quarantine for the longest time, or [`NIL`].
     first: u32,
+    /// The id that came there last, or [`NIL`].
     last: u32,
-    /// Of `in_use`.
+    /// How many ids are in `in_use`.
     used: u32,
     /// Length of the quarantine.
     quarantined: u32,

@@ -150,23 +150,26 @@ pub struct Reservation {
     nodes: u32,
 }
 
-/// The index that stands for no node.
+/// The number that stands for no node.
 const NIL: u32 = u32::MAX;
 /// An AVL tree of 2^32 nodes is at most 46 high.
 const MAX_HEIGHT: usize = 48;
 
 struct Node<V> {
-    /// The node's own range is `[start, end)`.
+    /// The first address of the node's own range.
     start: u64,
+    /// The address behind its last.
     end: u64,
-    /// `None`: a spare node; `left` is then the next spare one.
+    /// What is mapped there. `None`: a spare node; `left` is then the next spare one.
     value: Option<V>,
-    /// The children: index in `nodes`, or [`NIL`].
+    /// The child whose ranges are before this one: its number among the nodes of all
+    /// [`IntervalMap::pieces`], or [`NIL`].
     left: u32,
+    /// The child whose ranges are behind it, likewise.
     right: u32,
     /// Of the subtree: 1 for a leaf.
     height: u8,
-    /// Kept up to date by every rotation.
+    /// Of the subtree; kept up to date by every rotation.
     #[cfg(not(MODULE))]
     extent: Extent,
 }
@@ -175,18 +178,21 @@ struct Node<V> {
 #[cfg(not(MODULE))]
 #[derive(Clone, Copy, Default)]
 struct Extent {
-    /// Its first start, its last end, its largest gap between neighbours.
+    /// The first start in it.
     first: u64,
+    /// The last end in it.
     last: u64,
+    /// The largest gap between neighbours in it.
     gap: u64,
 }
 
 /// The way from the root to a node.
 struct Path {
-    /// Indices, the root's first; `len` of them count.
+    /// Numbers, the root's first; `len` of them count.
     nodes: [u32; MAX_HEIGHT],
     /// Bit *i*: from node *i* it went right.
     right: u64,
+    /// How many nodes it has so far.
     len: u32,
 }
 
@@ -223,9 +229,9 @@ pub struct IntervalMap<H: Heap, V> {
     /// Every node of the tree and of the list of spare ones, [`Self::PIECE`] in each but the last;
     /// never shrinks.
     pieces: H::Vec<H::Vec<Node<V>>>,
-    /// Index of the tree's top in `nodes`, or [`NIL`].
+    /// The node at the tree's top, by its number in `pieces` ([`Self::PIECE`] in each), or [`NIL`].
     root: u32,
-    /// Head of the list of spare nodes, or [`NIL`].
+    /// Head of the list of spare nodes, likewise.
     spare: u32,
     /// Length of that list.
     spares: u32,

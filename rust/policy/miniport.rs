@@ -3,11 +3,12 @@
 //! Where the operating system's part of the driver meets the miniport's.
 //!
 //! WDDM splits a driver in two: the system's core (memory manager and scheduler) decides, a
-//! *miniport* knows the GPU. Here both are one module, and what separates them is [`Miniport`]: the
-//! decisions of this crate, and the rooms `memory` and `submit` of the driver, have the GPU do
-//! things through it; the room `hardware` implements it; a recording one in this crate's tests
-//! shows what the core asks for, and in which order, without a guest. What the GPU only reports
-//! (ticks, fault records, counters) is read where it is.
+//! *miniport* knows the GPU. Here both are one module, and what separates them is [`Miniport`]
+//! ([`AdapterInfo`] for what is asked before there is one): the decisions of this crate, and the
+//! rooms `memory` and `submit` of the driver, have the GPU do things through it; the room
+//! `hardware` implements it; a recording one in this crate's tests shows what the core asks for,
+//! and in which order, without a guest. What the GPU only reports (ticks, fault records, counters)
+//! is read where it is.
 //!
 //! A function carries the name of the DDI whose part it has, where WDDM has one; [`Miniport`]'s
 //! table tells. None of them waits: what the GPU acknowledges later is a [`Miniport::Request`], and
@@ -306,24 +307,29 @@ pub trait AdapterInfo {
 
 /// The part of a driver that knows the GPU.
 ///
-/// | function | DDI |
-/// |---|---|
-/// | [`query_segments`](Self::query_segments) | `DxgkDdiQueryAdapterInfo(QUERYSEGMENT4)` |
-/// | [`build_paging_buffer`](Self::build_paging_buffer) | `DxgkDdiBuildPagingBuffer` |
-/// | [`submit_command`](Self::submit_command) | `DxgkDdiSubmitCommand(Virtual)` |
-/// | [`cancel_command`](Self::cancel_command) | `DxgkDdiCancelCommand` |
-/// | [`query_current_fence`](Self::query_current_fence) | `DxgkDdiQueryCurrentFence` |
-/// | [`preempt_command`](Self::preempt_command) | `DxgkDdiPreemptCommand` |
-/// | [`reset_engine`](Self::reset_engine) | `DxgkDdiResetEngine` |
-/// | [`reset_from_timeout`](Self::reset_from_timeout) | `DxgkDdiResetFromTimeout` |
-/// | [`restart_from_timeout`](Self::restart_from_timeout) | `DxgkDdiRestartFromTimeout` |
-/// | [`set_root_page_table`](Self::set_root_page_table) | `DxgkDdiSetRootPageTable` |
-/// | [`update_page_table`](Self::update_page_table) | `DXGK_OPERATION_UPDATE_PAGE_TABLE`, by the CPU |
-/// | [`flush_tlb`](Self::flush_tlb) | `DXGK_OPERATION_FLUSH_TLB` |
-/// | [`map_aperture_segment`](Self::map_aperture_segment) | `DXGK_OPERATION_MAP_APERTURE_SEGMENT`, by the CPU |
-/// | [`unmap_aperture_segment`](Self::unmap_aperture_segment) | `DXGK_OPERATION_UNMAP_APERTURE_SEGMENT`, by the CPU |
-/// | [`map_cpu_host_aperture`](Self::map_cpu_host_aperture) | `DxgkDdiMapCpuHostAperture` |
-/// | [`unmap_cpu_host_aperture`](Self::unmap_cpu_host_aperture) | `DxgkDdiUnmapCpuHostAperture` |
+/// Which DDI of WDDM's a function has the part of; the first two are of [`AdapterInfo`]:
+///
+/// ```text
+/// query_paging_va         DxgkDdiQueryAdapterInfo (DXGKQAITYPE_PAGINGPROCESSGPUVASIZE)
+/// query_scheduling_caps   DxgkDdiQueryAdapterInfo (DXGKQAITYPE_DRIVERCAPS)
+/// query_segments          DxgkDdiQueryAdapterInfo (DXGKQAITYPE_QUERYSEGMENT4)
+/// build_paging_buffer     DxgkDdiBuildPagingBuffer (DXGK_OPERATION_VIRTUAL_FILL,
+///                         _VIRTUAL_TRANSFER, _DISCARD_CONTENT, _INIT_CONTEXT_RESOURCE)
+/// submit_command          DxgkDdiSubmitCommandVirtual; of a paging buffer DxgkDdiSubmitCommand
+/// cancel_command          DxgkDdiCancelCommand
+/// query_current_fence     DxgkDdiQueryCurrentFence
+/// preempt_command         DxgkDdiPreemptCommand
+/// reset_engine            DxgkDdiResetEngine
+/// reset_from_timeout      DxgkDdiResetFromTimeout
+/// restart_from_timeout    DxgkDdiRestartFromTimeout
+/// set_root_page_table     DxgkDdiSetRootPageTable
+/// update_page_table       DXGK_OPERATION_UPDATE_PAGE_TABLE, done by the CPU
+/// flush_tlb               DXGK_OPERATION_FLUSH_TLB
+/// map_aperture_segment    DXGK_OPERATION_MAP_APERTURE_SEGMENT, done by the CPU
+/// unmap_aperture_segment  DXGK_OPERATION_UNMAP_APERTURE_SEGMENT, done by the CPU
+/// map_cpu_host_aperture   DxgkDdiMapCpuHostAperture
+/// unmap_cpu_host_aperture DxgkDdiUnmapCpuHostAperture
+/// ```
 pub trait Miniport {
     /// Why something cannot be done: the device is gone or broken, for good.
     type Error;

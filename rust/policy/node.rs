@@ -25,6 +25,13 @@
 //! blame, all go on; an engine that is reset for nothing again and again, or whose guilty packet is
 //! the system's own, is broken: a matter for an adapter reset.
 //!
+//! # Why not `drm_sched`
+//!
+//! Its job is pending from when it is run until its hardware fence signals: it knows no job within
+//! which the engine has stopped, and that goes on later with another fence id. Nor does it know
+//! that the system's own go first behind a reset, with the ids that they have, or that a reset may
+//! be void.
+//!
 //! # When the adapter is reset
 //!
 //! Segments have lost what was in them, and engines forgot everything ([`Node::restart`]). Before
@@ -80,8 +87,8 @@ use crate::spec::{
 #[cfg(test)]
 mod tests;
 
-/// Resets of an engine without a packet that ends in between, and with nobody to blame, after which
-/// it is broken.
+/// Resets of an engine without a packet that ends in between, and with nobody to blame, that are
+/// borne: with the next one it is broken.
 const MAX_BLAMELESS: u32 = 4;
 
 /// What a node needs to know of a packet.

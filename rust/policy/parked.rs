@@ -6,6 +6,30 @@
 //! the work back finds it there, and nobody else works while it looks. So it is done one by one,
 //! now and then; the less often the longer a value has not come, unless what runs is less
 //! important.
+//!
+//! # Examples
+//!
+//! ```
+//! use skua_policy::parked::{Looks, Parked};
+//! use skua_policy::scheduler::Level;
+//!
+//! let mut looks = Looks::default();
+//! let [low, high] = [-1, 1].map(|priority| Level::of(priority).expect("a level"));
+//! // Both have waited for 80 s, and were looked at a moment ago.
+//! let parked = Parked { since_ms: 0, seen_ms: 80_000 };
+//! let both = [(low, parked), (high, parked)];
+//! assert_eq!(parked.waited_ms(), 80_000);
+//! // Beside work of a normal level the higher one is looked at without regard to that.
+//! assert!(looks.is_time(80_032));
+//! assert_eq!(looks.next(both.into_iter(), Some(Level::NORMAL), 80_032), Some(1));
+//! // The next look is 32 ms later, and none is due for the lower one before a second is over.
+//! assert!(!looks.is_time(80_063));
+//! let lower = [(low, parked)];
+//! assert_eq!(looks.next(lower.into_iter(), Some(Level::NORMAL), 80_999), None);
+//! assert_eq!(looks.next(lower.into_iter(), Some(Level::NORMAL), 81_000), Some(0));
+//! // An engine that does nothing else looks at it at once.
+//! assert_eq!(Looks::default().next(lower.into_iter(), None, 80_001), Some(0));
+//! ```
 
 use super::scheduler::Level;
 

@@ -23,6 +23,11 @@
 //!
 //! All times are ticks of the engine: an idle or slow one does not age anybody.
 //!
+//! **Why not `drm_sched`.** A job that it has given to the ring is not taken back for another, so
+//! nobody makes room, let alone within a packet. It has four priorities, and within one goes by
+//! whose job is the oldest, or by jobs in turn, or, as an experiment, by time on the wall; not by
+//! turns of engine time.
+//!
 //! # Examples
 //!
 //! ```

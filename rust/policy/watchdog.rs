@@ -19,6 +19,10 @@
 //! hour, or whose worker was not run, finds its engines as it left them. A clock that went back
 //! counts as stopped.
 //!
+//! **Why not the time-out of `drm_sched`.** It is time on the wall in which no job was given to the
+//! ring or ended: a slow host is a hang to it, and so is a guest that was paused. It knows nothing
+//! of work done, nor of what a packet had used before it was preempted.
+//!
 //! The counter is the device's word. One that goes back is no progress; one that creeps could be a
 //! host that is slow beyond measure, and is believed for [`Limits::hard_ms`], for every wait has an
 //! end.

@@ -33,8 +33,9 @@ impl Seed {
 pub(crate) struct Pace {
     /// Whose pace it is: each has another.
     engine: EngineIndex,
-    /// What it draws from, and what was drawn last.
+    /// The [`Seed`] that it draws from, since that was last set.
     seed: u64,
+    /// The number that was drawn last; the next one comes of it.
     last: u64,
 }
 

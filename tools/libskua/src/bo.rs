@@ -286,13 +286,14 @@ impl Bo {
             })
     }
 
-    /// Locks it for the CPU, once more (Lock2): at once, or when it has moved to system memory,
-    /// where it then stays, if the CPU cannot access it in VRAM.
+    /// Locks it for the CPU, once more (Lock2): at once, or when it has left VRAM, where it then
+    /// does not come before it is unlocked, if the CPU cannot access it there.
     ///
     /// # Errors
     ///
-    /// EPERM if it was created without [`BoFlags::CPU_ACCESS`] and for VRAM alone; EOPNOTSUPP if it
-    /// is imported; ENOSPC if it is in use for long; ENOMEM.
+    /// EPERM if it was created without [`BoFlags::CPU_ACCESS`] and for VRAM alone, and is there or
+    /// others may have it; EOPNOTSUPP if it is imported; EBUSY if it is offered, or being
+    /// destroyed; EMFILE if 16384 clients lock it; ENOSPC if it is in use for long; ENOMEM.
     pub fn lock(&self) -> Result<()> {
         self.file
             .call(&mut uapi::drm_skua_bo_lock {
@@ -421,11 +422,15 @@ impl Bo {
 #[derive(Debug)]
 #[must_use = "nothing happens before it is submitted"]
 pub struct MakeResident<'a> {
+    /// Whose file is asked.
     device: &'a Device,
-    /// The client's device.
+    /// The client's device for which they are to be resident; 0 is the file's own.
     client_device: u32,
+    /// All that are to be resident, each once.
     bos: &'a [&'a Bo],
+    /// `DRM_SKUA_MAKE_RESIDENT_*`.
     flags: u32,
+    /// What is signalled when they are where they are to be.
     syncs: Syncs<'a>,
 }
 
@@ -472,7 +477,8 @@ impl<'a> MakeResident<'a> {
     /// # Errors
     ///
     /// [`Error::Argument`] for a buffer object of another file; EINVAL if there is none, one is
-    /// there twice, or there are more than 1024; [`Error::OverBudget`]; ECANCELED if the client's
+    /// there twice, or there are more than 1024; EBUSY if one is offered, or is out and locked by
+    /// the CPU and a syncobj is to be signalled; [`Error::OverBudget`]; ECANCELED if the client's
     /// device has failed for it.
     pub fn submit(self) -> Result<u64> {
         let handles = elements(self.device, self.bos)?;

@@ -14,9 +14,11 @@ use crate::{context::Context, device::File, error::Result, segment_sets::Segment
 pub struct ContextAllocation<'a> {
     /// Where it is: with the address space its handle would go.
     vm: &'a Vm,
-    /// The driver's.
+    /// The driver's number for it, not 0.
     handle: u32,
+    /// GPU virtual address of its first byte, of the driver's choice.
     va: u64,
+    /// In bytes, a multiple of 4096.
     size: u64,
 }
 

@@ -15,6 +15,7 @@ use crate::{
 /// A dma-buf, such as [`crate::Bo::export`] makes.
 #[derive(Debug)]
 pub struct DmaBuf {
+    /// The descriptor; the memory lives as long as one of it does.
     fd: OwnedFd,
 }
 

@@ -58,8 +58,9 @@ pub enum WaitFor {
 pub struct MonitoredFence {
     /// Where `handle` means something.
     file: Arc<File>,
+    /// The driver's number for it, not 0.
     handle: u32,
-    /// To read.
+    /// The page that has the value, to read.
     map: Map,
 }
 

@@ -14,6 +14,7 @@ use crate::{
 /// A file with one fence or several, readable when all are signalled.
 #[derive(Debug)]
 pub struct SyncFile {
+    /// The descriptor of the sync file.
     fd: OwnedFd,
 }
 

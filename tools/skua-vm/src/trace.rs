@@ -146,8 +146,8 @@ pub(crate) fn remove(dir: &Path, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Says what is wrong with a guest that is off, and shows in `traced`, if it was, what was recorded,
-/// whatever came of the run. Returns whether its job is done and all is well with it.
+/// Says what is wrong with a guest that is off, and shows in `traced`, if it was, what was
+/// recorded, whatever came of the run. Returns whether its job is done and all is well with it.
 pub(crate) fn conclude(end: &Boot, logs: &Path, traced: Option<&Path>) -> Result<bool> {
     for complaint in &end.broken {
         eprintln!("skua-vm: {complaint}");

@@ -47,8 +47,8 @@
 //! # CPU access
 //!
 //! What the CPU cannot access in video memory, because it is [hidden](AllocationDesc::hidden) or
-//! [cached](AllocationDesc::cached), the kernel moves to system memory for a lock, and it stays
-//! there until it is unlocked (rows 0.16, 0.20). Without a lock its address is a bus error.
+//! [cached](AllocationDesc::cached), the kernel moves out of it for a lock, and it stays out until
+//! it is unlocked (rows 0.16, 0.20). Without a lock its address is a bus error.
 
 use std::{
     ops::Deref,

@@ -237,9 +237,11 @@ impl Binds {
 /// What a client has mapped: a range of this memory, as long as there is any.
 #[derive(Clone, Debug)]
 struct Mapped {
+    /// The memory, which is not kept for that.
     memory: Weak<Memory>,
-    /// The first byte.
+    /// The byte of it with which the range begins.
     offset: u64,
+    /// What the GPU may do there.
     access: Access,
 }
 

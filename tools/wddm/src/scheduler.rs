@@ -103,7 +103,9 @@ pub(crate) enum Among {
 /// The priorities of a context, -7 to 7.
 #[derive(Debug, Default)]
 struct Priorities {
+    /// Among the work of all processes.
     all: i32,
+    /// Among the work of its own process, where that of all is the same.
     process: i32,
 }
 
@@ -116,6 +118,7 @@ struct Gone {
     last: Point,
 }
 
+/// What is under [`Scheduler::state`].
 #[derive(Debug)]
 struct State {
     /// Changes once, and once more to [`DeviceState::Destroyed`].

@@ -50,6 +50,7 @@ type Slot = Arc<Mutex<Option<Callback>>>;
 /// Whom to tell.
 #[derive(Default)]
 pub(crate) struct TrimCallbacks {
+    /// All that are registered, in that order. Not locked while one runs.
     slots: Mutex<Vec<Slot>>,
     /// The thread that calls.
     caller: OnceLock<ThreadId>,
@@ -106,7 +107,9 @@ impl TrimCallbacks {
 /// A callback that is registered, until this is dropped.
 #[must_use = "it is unregistered when it is dropped"]
 pub struct TrimRegistration {
+    /// The device that is told, which it keeps.
     device: Device,
+    /// Which of its callbacks this is.
     slot: Slot,
 }
 

@@ -3,10 +3,17 @@
 //! What clients' memory is, where it is, and at which addresses the GPU finds it.
 //!
 //! Uses [`crate::hardware`], [`crate::fences`] and the trunk ([`crate::gpu`]); of [`crate::submit`]
-//! only what a context is, which the trunk hands to it: the driver's own contexts, which it has
-//! clear, copy or initialise memory, and those whose allocations move, which it has engines leave
-//! ([`save_areas`]). What clients submit it does not know; that an address space is used, it sees
-//! by fences.
+//! only what the trunk hands to it: the driver's own contexts, which it has clear, copy or
+//! initialise memory; contexts whose allocations move, which it has engines leave ([`save_areas`]);
+//! and engines, which it asks whether they are idle ([`clearer`]) and whether they need the area of
+//! a context ([`save_areas`]). What clients submit it does not know; that an address space is used,
+//! it sees by fences.
+//!
+//! **Why not TTM.** Its rules for faults and moves are kept ([`crate::ext::fault`]), not its code.
+//! The kernel crate has nothing of it, and lets no module make the class of GEM objects that it
+//! needs. Its system pages come from a pool, not from the object's shmem, from where idle ones are
+//! swapped; and who leaves follows from its lists and a veto, where
+//! [`policy::eviction`](crate::policy::eviction) asks who has it resident, offered, or idle.
 //!
 //! | about | in |
 //! |---|---|

@@ -10,8 +10,9 @@
 //!                    └─▶ hold ─▶ vm (binds)           └─ paging_in          └─ recovery
 //!                                 └─▶ page_table         (what is out)
 //!
-//! in calls   ioctl::file submit ─▶ fences::hold::submit ─▶ Context::queue (paging_in::lock, Gate,
-//!            the fence) ─▶ Engine::submit ─▶ fill ─▶ Node::start ─▶ Miniport::submit_command
+//! in calls   ioctl::file submit ─▶ fences::hold::submit ─▶ Holder::submit ─▶ Context::submit ─▶
+//!            Context::queue (paging_in::lock, Gate, the fence) ─▶ Engine::submit ─▶ fill ─▶
+//!            Node::start ─▶ Miniport::submit_command
 //! and back   interrupt ─▶ Engine::process ─▶ complete ─▶ Submission::finish ─▶ the fence
 //! ```
 //!
@@ -27,8 +28,10 @@
 //! | [`fences`] | what work waits for and what it signals | none |
 //! | [`hardware`] | the miniport: capabilities, registers, memory shared with the device | none |
 //!
-//! Between rooms arrows go one way, but for one type: memory has the driver's own contexts move it,
-//! and engines leave the contexts whose areas move. What is no room stands beside them:
+//! Between rooms arrows go one way, but for one type that memory names: it has the driver's own
+//! contexts move it, and engines leave the contexts whose areas move. And it asks engines, which it
+//! finds through the trunk and does not name, whether they are idle (`Engine::is_idle`) and whether
+//! they need the area of a context (`Engine::needs_area`). What is no room stands beside them:
 //!
 //! | part | what is in it |
 //! |---|---|

@@ -59,6 +59,7 @@ impl Quotas {
 
 /// A user who has something, or files open.
 struct User {
+    /// The effective user of who opened its files; no other [`User`] of the device has it.
     uid: Kuid,
     /// Files that are open.
     files: Atomic<u32>,

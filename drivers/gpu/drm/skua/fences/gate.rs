@@ -17,7 +17,8 @@
 //! arm()  ───────────▶ remaining − 1 ─┘
 //! ```
 //!
-//! Lock: `waiters`, a spin lock inside all others; no callback is attached or detached under it.
+//! Lock: `waiters`, a spin lock, for the callbacks of one gate; none is attached or detached under
+//! it.
 
 use crate::{
     ext::fence::{

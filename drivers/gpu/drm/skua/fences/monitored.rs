@@ -48,7 +48,8 @@ use kernel::{
 /// The value of a fence of a device that has failed: nothing can be signalled after it.
 pub(crate) const LOST: u64 = u64::MAX;
 
-/// Most waits of a fence that another may be added to that no thread and no work stands for.
+/// With so many waits of a fence no eventfd is added. Threads and held work wait in any case: they
+/// are bounded by themselves.
 const MAX_WAITS: u32 = 8192;
 
 /// Waits that are looked at before others have the fence's lock.

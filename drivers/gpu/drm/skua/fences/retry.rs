@@ -7,7 +7,7 @@
 //! shall not keep the workers from others'. Whatever else a client does, the next attempt is not
 //! sooner ([`hold`](super::hold) asks).
 //!
-//! Lock: `state`, a spin lock; inside, that of the alarm's work queue.
+//! Lock: `state`, a spin lock, for who waits and the alarm.
 
 use crate::{
     ext::queue::{
@@ -69,7 +69,7 @@ struct Waiting {
     soon: Instant<Monotonic>,
 }
 
-/// Memory for one of them.
+/// Memory for one [`Waiting`], taken where there may be none.
 pub(crate) struct Place(RBTreeNodeReservation<Key, Waiting>);
 
 impl Place {
@@ -111,6 +111,7 @@ impl State {
 /// Who waits for another attempt; a device has one.
 #[pin_data]
 pub(crate) struct Retries {
+    /// Who waits, and the alarm that wakes them.
     #[pin]
     state: SpinLock<State>,
 }
@@ -257,7 +258,7 @@ impl Retries {
 
 /// Wakes those that are due.
 struct Look {
-    /// Whose they are.
+    /// The device whose holders wait.
     dev: ARef<SkuaDevice>,
 }
 

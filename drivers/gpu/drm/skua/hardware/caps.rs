@@ -88,7 +88,7 @@ pub(crate) struct EngineCaps {
     pub(crate) kind: EngineKind,
     /// Where commands that draw can be stopped.
     graphics: preemption::Level,
-    /// Where all others can.
+    /// Where commands that do not draw can be stopped.
     compute: preemption::Level,
 }
 

@@ -147,7 +147,7 @@ pub(crate) struct Hardware {
     pub(crate) entries: Atomic<u64>,
     /// Whether memory has to be idle to be paged. This GPU bears it if not: a knob of debugfs.
     pub(crate) wants_idle: Atomic<bool>,
-    /// How often it was not.
+    /// How often a paging buffer was refused since memory that had to be idle was not.
     pub(crate) busy: Atomic<u64>,
     /// Buffers of commands that were cancelled before an engine was given them.
     pub(crate) cancelled: Atomic<u64>,
@@ -819,7 +819,7 @@ impl Miniport for Hardware {
             }
         }
         let generation = self.generation();
-        // Even from now on.
+        // Even: what is asked for from now on is not done by this reset.
         self.generation
             .store(generation.wrapping_add(generation % 2), Release);
         Ok(true)

@@ -914,7 +914,7 @@ impl File {
         let mut class = this.class.lock();
         *class = new;
         for context in this.contexts.lock().iter() {
-            // It has one.
+            // Always: a context is made for an engine that there is.
             if let Ok(engine) = dev.engine(context.engine()) {
                 engine.set_level(dev, context, context.own_level().within(new));
             }

@@ -47,7 +47,7 @@ struct Claim {
 /// What one claims, of one kind.
 #[pin_data]
 pub(crate) struct Claims {
-    /// By the address of an object that the client has a handle of. Innermost.
+    /// By the address of an object that the client has a handle of.
     #[pin]
     counts: SpinLock<RBTree<usize, Claim>>,
     /// Whether nothing is to be claimed any more; changes once, under the lock of `counts`.

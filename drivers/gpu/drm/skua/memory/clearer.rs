@@ -88,12 +88,13 @@ pub(crate) struct Clearer {
     alarm: SpinLock<Option<Alarm<Clears>>>,
 }
 
+/// What is under the lock.
 struct State {
     /// Whether some memory is being cleared.
     is_out: bool,
-    /// How many want nothing to be.
+    /// How many [`Pause`]s there are: nothing more is taken as long as there is one.
     pauses: u32,
-    /// Whether debugfs does.
+    /// Whether debugfs `clearing` has turned it off: nothing more is taken.
     is_off: bool,
 }
 

@@ -13,7 +13,7 @@
 //! Whether an entry is wanted is looked up when it is added, and again when that may have changed
 //! ([`Evicted::look_again`]): a submission looks at a number.
 //!
-//! Lock: `list`, a spin lock; inside, that of the device's claims.
+//! Lock: `list`, a spin lock, for the entries and how many are wanted, which is asked under it.
 
 use crate::memory::{
     bo::{

@@ -17,7 +17,7 @@
 //! The memory in [`Sites`] is what page tables lead to: the placement's, but while the object is on
 //! its way; then it is the old one until the move is done.
 //!
-//! Lock: `inner`, a spin lock, innermost.
+//! Lock: `inner`, a spin lock, for one object's ranges, users and memory.
 
 use crate::{
     kernel_heap::client_flags,

@@ -258,7 +258,7 @@ pub(crate) struct Discarder {
     pages: Arc<Atomic<u64>>,
 }
 
-/// What is done then.
+/// A [`Discarder`]'s alarm: begins moves to nowhere of what is offered and mapped, in a worker.
 struct Discards {
     /// The device whose objects are offered.
     dev: ARef<SkuaDevice>,

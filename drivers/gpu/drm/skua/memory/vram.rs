@@ -12,8 +12,8 @@
 //! A range is charged for the control group of the process that asked for it ([`dmem`]), from
 //! before it is allocated until its blocks are free.
 //!
-//! Lock: `pages`, a mutex under which the allocator may allocate. Nothing that leads to a fence's
-//! signal takes it, so a range must not be dropped there.
+//! Lock: [`Gpu::vram`](crate::gpu::Gpu), a mutex under which the allocator may allocate. Nothing
+//! that leads to a fence's signal takes it, so a range must not be dropped there.
 
 use crate::{
     ext::{

@@ -97,7 +97,9 @@ fn engines(
 /// The memory of a client, by region.
 #[derive(Default)]
 struct Memory {
+    /// `drm-*-memory`: what is in system memory, the aperture included.
     system: MemoryStats,
+    /// `drm-*-vram0`: what is in VRAM.
     vram: MemoryStats,
 }
 

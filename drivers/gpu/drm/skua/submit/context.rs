@@ -14,9 +14,9 @@
 //! same (but those of moves, which are each of a line of its own): what is cancelled waits until
 //! nothing of the context is in the ring.
 //!
-//! [`Context::submit`] orders submissions by `order` (a mutex; nothing that leads to a fence's
-//! signal takes it). The queue is under `pending`, a spin lock inside the engine's, which nobody
-//! else sees: the engine asks what is [`Due`].
+//! Locks: `order`, a mutex, by which [`Context::submit`] has submissions be published and queued in
+//! one order; `pending`, a spin lock, for the queue and the status. Nobody else sees these: the
+//! engine asks what is [`Due`].
 
 use crate::{
     ext::{

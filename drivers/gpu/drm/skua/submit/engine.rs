@@ -176,7 +176,7 @@ pub(crate) struct State {
     /// Contexts whose work was preempted where it waits for a value (row 2.19): tried again when
     /// nothing else is ready, or now and then.
     parked: List<Context>,
-    /// Says which of them.
+    /// When one of `parked` was last tried; says which is next.
     looks: Looks,
     /// The context that the engine may hold though nothing of it is in the ring: it stays until
     /// another one's packet has ended.

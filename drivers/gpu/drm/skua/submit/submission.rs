@@ -96,7 +96,7 @@ use kernel::{
 /// A buffer of commands in a process' address space.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffer {
-    /// A multiple of 8.
+    /// GPU virtual address of its first command, a multiple of 8.
     va: GpuVa,
     /// Bytes, a multiple of 8, not 0.
     size: u32,
