@@ -6,6 +6,7 @@
 //! Each test begins with a device that was just bound, as it bears only so many.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         row_2_22_what_is_saved_does_not_go_on: 60,
         row_2_22_whoever_waits_returns: 120,
         row_2_21_an_engine_that_does_not_reset: 120,
+        row_2_21_an_adapter_that_does_not_reset: 120,
         row_2_21_what_a_reset_tells_is_the_last: 120,
         row_2_21_a_paging_hang: 120 at_rest,
         row_2_21_what_moves_in_gets_there: 120 at_rest,
@@ -507,6 +509,41 @@ fn row_2_21_an_engine_that_does_not_reset() {
     expect_working();
 }
 
+/// Nothing helps: the device is given up, and can be bound anew.
+fn row_2_21_an_adapter_that_does_not_reset() {
+    begin();
+    no_dumps();
+    let uevents = Uevents::new();
+    let (guilty, other) = (Rig::new().having_worked(), Rig::new());
+    let gate = other.buffer(Place::System, PAGE);
+    let lies = Lies::tell("engine-reset-never adapter-reset-never preempt-never");
+    let lies = lies.expect("gpu-lie");
+    expect_error("the device is lost").expect("the kernel's log");
+    let program = guilty.program(LOOP);
+    let trace = Trace::of(&STAGES);
+    let endless = guilty.start(Engine::Compute, &[dispatch(&program, LOOP, &[])]);
+    let behind = other.start(Engine::Compute, &[write(gate.va + 8, 1)]);
+    let waits = other.start_after(other.copy, &[], &[wait(behind.syncobj)]);
+    let waits = waits.expect("SUBMIT");
+    let end = guilty.wait_for(endless.syncobj, 4 * PATIENCE);
+    let others = [&behind, &waits].map(|job| job.wait());
+    // What waited for work that has failed is cancelled, as ever.
+    let failed = [Err(Errno::ENODEV), Err(Errno::ECANCELED)];
+    assert_eq!((end, others), (Err(Errno::ENODEV), failed));
+    assert_eq!(other.submit(other.compute, &[], &[]), Err(Errno::EIO));
+    assert_eq!(stages(&trace), STAGES);
+    assert!(rebind_is_told(&uevents), "nobody is told");
+    let (file, dump) = eventually(dump).expect("a dump");
+    assert!(dump.contains("\nfailure: "), "{dump}");
+    skua_coredump::clear(&file).expect("sysfs");
+    drop(lies);
+    drop((endless, behind, waits));
+    drop((program, gate));
+    drop((guilty, other));
+    begin();
+    expect_working();
+}
+
 /// An engine that says, when it was reset, that it has completed what it was never given: not even
 /// the adapter is reset then, though it might be.
 fn row_2_21_what_a_reset_tells_is_the_last() {
@@ -579,6 +616,28 @@ fn row_2_21_what_moves_in_gets_there() {
     cpu.expect("moved out", pattern(4));
 }
 
+/// Whether one of the next few events says that the device is to be bound anew.
+fn rebind_is_told(uevents: &Uevents) -> bool {
+    let told = |_| uevents.next("WEDGED").map(|event| event["WEDGED"] == "rebind");
+    (0..=5).map_while(told).any(|is_rebind| is_rebind)
+}
+
+/// A dump of the device's, if there is one.
+#[track_caller]
+fn dump() -> Option<(PathBuf, String)> {
+    skua_coredump::dumps().expect("sysfs").pop()
+}
+
+/// Those of before are gone.
+#[track_caller]
+fn no_dumps() {
+    for (file, _) in skua_coredump::dumps().expect("sysfs") {
+        // It may go by itself.
+        let _ = skua_coredump::clear(&file);
+    }
+    assert!(eventually(|| dump().is_none().then_some(())).is_some());
+}
+
 fn row_2_02_the_sixth_is_the_last() {
     begin();
     let uevents = Uevents::new();
@@ -595,12 +654,7 @@ fn row_2_02_the_sixth_is_the_last() {
     assert!(sixth.is_err(), "{sixth:?}");
     assert_eq!(runs.wait(), Err(Errno::ENODEV));
     assert_eq!(rig.submit(rig.compute, &[], &[]), Err(Errno::EIO));
-    let told = || {
-        uevents
-            .next("WEDGED")
-            .filter(|event| event["WEDGED"] == "rebind")
-    };
-    assert!((0..=5).find_map(|_| told()).is_some(), "nobody is told");
+    assert!(rebind_is_told(&uevents), "nobody is told");
     assert_eq!(stages(&trace), STAGES[3..], "it was reset");
     drop(runs);
     // It is as new when it is bound again.
@@ -612,12 +666,7 @@ fn row_2_02_the_sixth_is_the_last() {
 /// By an event, and by a dump of what the device looked like.
 fn a_reset_is_told() {
     begin();
-    for (file, _) in skua_coredump::dumps().expect("sysfs") {
-        // It may go by itself.
-        let _ = skua_coredump::clear(&file);
-    }
-    let dump = || skua_coredump::dumps().expect("sysfs").pop();
-    assert!(eventually(|| dump().is_none().then_some(())).is_some());
+    no_dumps();
     let uevents = Uevents::new();
     assert_eq!(reset(), 1);
     let event = uevents.next("WEDGED").expect("an event");
