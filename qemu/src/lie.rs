@@ -441,9 +441,7 @@ impl Lies {
                 let ahead = state.tells(Kind::PreemptFence).unwrap_or(0);
                 Some(value.wrapping_add(ahead))
             }
-            status::engine::PREEMPT_CAUSE => {
-                Some(state.tells(Kind::PreemptCause).unwrap_or(value))
-            }
+            status::engine::PREEMPT_CAUSE => Some(state.tells(Kind::PreemptCause).unwrap_or(value)),
             field => state.progress(engine.index(), field, value),
         }
     }

@@ -578,7 +578,10 @@ impl Holders {
                 }
             }
         }
-        let listed = holders.0.iter().fold(0u64, |all, sum| all.saturating_add(*sum));
+        let listed = holders
+            .0
+            .iter()
+            .fold(0u64, |all, sum| all.saturating_add(*sum));
         let [pinned, ..] = &mut holders.0;
         *pinned = pinned.saturating_add(place.used().saturating_sub(listed));
         Ok(holders)

@@ -14,8 +14,8 @@
 //! A device that is unplugged, or is not helped by that, is *lost* ([`Gpu::lose`]), once. Before
 //! anything else it is made quiet: an adapter reset, and whether or not it acknowledges that, bus
 //! mastering off, read back. Then engines take no more work, all contexts and address spaces finish
-//! what they have with `ENODEV`, every fence signals. Ioctls fail with `ENODEV` (unplugged) or
-//! `EIO` (not answering) until the device is bound again.
+//! what they have with `ENODEV`, every fence signals. Ioctls fail with `ENODEV` (unplugged), or
+//! those that need the device with `EIO` (not answering), until it is bound again.
 //!
 //! From the moment at which an acknowledgement is missing until the device was reset, or is quiet,
 //! no memory that it may reach goes back to the system: [`crate::reaper`].
@@ -30,9 +30,10 @@
 //! File::class                    mutex, allocates
 //! File::devices, vms, contexts,  mutexes, allocate
 //! fences, allocations
-//! Context::saving,               mutexes, allocate; a context's first SUBMIT
+//! Context::saving                mutex, allocates; a context's first SUBMIT
 //! the turn of Gpu::pager         waited for like a mutex, by who submits; held while room is made
-//! Reached::map                   mutex, allocates; user memory is not touched under it
+//! Reached::map                   mutex, allocates; user memory is not touched under it; who
+//!                                destroys objects only tries
 //! reservation locks              wound/wait mutexes; a page fault only tries; user memory is not
 //!                                touched under one
 //! Context::order                 mutex, process context; never on the way to a signal
@@ -44,19 +45,22 @@
 //! Vm::owners, Users, the LRU's,
 //! Pager
 //! ---- below this line nothing is allocated: work that fences depend on takes these -------------
-//! Engine::turn                   mutexes, never taken by ioctls
-//! Vm::installing
-//! PageTable::tables, Hardware's counts of flushes, Watch::watchdogs
-//! Engine::state                  spin locks
+//! Engine::turn                   mutex; no ioctl takes it
+//! Vm::installing                 mutex; VM_BIND, SUBMIT and who moves memory take it, too
+//! PageTable::tables, Hardware's  mutexes
+//! counts of flushes,
+//! Watch::watchdogs
+//! Engine::state                  spin locks, from here on
 //! Destroyer::queues
-//! Context::pending, Vm::binds, Slots
-//! Submission::fence, promises, Bind::end, Transfer, Move::fence, Destruction::given_up,
-//! Gpu::paging, alarms, discarder, shrinker, last_clear, vram_region, Clearer, Sites, Evicted,
-//! Moves, Herald's, Resets::policy
+//! Context::pending, Vm::binds, Vm::gone, Slots
+//! Bind::end
+//! Submission::fence, promises, Transfer, Move::fence, Destruction::given_up, Gpu::paging, alarms,
+//! discarder, shrinker, last_clear, vram_region, Clearer, Sites, Evicted, Moves, Herald's,
+//! Resets::policy
 //! PendingResidency::operations, Retries::state
 //! Claims::counts, a device's notice, Context::area_move, Gate::waiters, Operation::publisher
 //! Gpu::fences, MonitoredFence::state, Pledge::state
-//! Reaper::dead, fences::sleep::Sleeper::progress
+//! Reaper::dead, fences::sleep::Sleeper::progress, DevresSet's state (rust/kernel/devres.rs)
 //! locks of fences and work queues
 //! ```
 //!
@@ -240,7 +244,6 @@ use kernel::{
     },
     time::{
         delay::fsleep,
-        msecs_to_jiffies,
         Delta,
         Instant,
         Jiffies,
@@ -409,17 +412,14 @@ impl Reapers {
     /// too, as long as there is `patience`, from which that takes. Process context, no locks held.
     /// `EINTR` if a signal arrives.
     pub(crate) fn flush(&self, patience: &mut Jiffies) -> Result {
-        reaper::flush();
+        eviction::spend(patience, reaper::flush);
         while *patience > 0 && self.quarantine.is_cut() {
             if current!().signal_pending() {
                 return Err(EINTR);
             }
-            let start = Instant::<Monotonic>::now();
-            reaper::flush();
+            eviction::spend(patience, reaper::flush);
             // There may always be more.
-            let spent = start.elapsed().as_millis().saturating_add(1);
-            let spent = msecs_to_jiffies(u32::try_from(spent).unwrap_or(u32::MAX));
-            *patience = patience.saturating_sub(spent);
+            *patience = patience.saturating_sub(1);
         }
         Ok(())
     }
@@ -463,7 +463,7 @@ pub(crate) enum Mover {
 }
 
 impl Mover {
-    /// How many there may be.
+    /// What all movers' numbers, as `u32`, are below.
     const COUNT: u32 = 2 * MAX_VMS + MAX_CONTEXTS;
 }
 

@@ -371,7 +371,8 @@ impl<T: Reapable> WorkItem for Reaper<T> {
 /// context, no locks held.
 ///
 /// It ends, whatever clients do: what is freed waits for the device's acknowledgements, after which
-/// that is lost, and for locks under which nobody waits for work.
+/// that is lost, and for locks under which nobody waits for work, nor allocates as much as a client
+/// likes, for which its control group may have it wait.
 pub(crate) fn flush() {
     QUEUE.flush();
 }

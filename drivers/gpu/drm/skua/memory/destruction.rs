@@ -55,8 +55,10 @@ use crate::{
             Memory, //
         },
         device::look_again,
+        eviction,
         vm::{
             for_each_user,
+            Gone,
             Vm, //
         },
         vram::Part, //
@@ -245,16 +247,9 @@ impl Destruction {
             match spans {
                 Ok(spans) => {
                     is_done = vm.has_none_of(bo, from);
-                    // Without memory for that, what it thinks is mapped leads nowhere.
-                    if own && part.unmaps.reserve(1, client_flags()).is_ok() {
-                        let unmap = Unmap {
-                            vm,
-                            bo: bo.clone(),
-                            spans,
-                        };
-                        let pushed = part.unmaps.push_within_capacity(unmap);
-                        crate::warn_on_once!(pushed.is_err());
-                        return is_done;
+                    if own {
+                        // Without memory for that, what it thinks is mapped leads nowhere.
+                        let _ = part.forget(&vm, bo, spans);
                     }
                 }
                 Err(error) => part.result = part.result.and(Err(error)),
@@ -278,25 +273,24 @@ impl Destruction {
     }
 }
 
-/// What a client is not to think mapped any more.
-struct Unmap {
-    /// Whose page tables are cleared.
-    vm: Arc<Vm>,
-    bo: BoRef,
-    /// The GPU addresses at which it was mapped when page tables were cleared.
-    spans: KVVec<Span>,
-}
-
 /// What is done before others have the queue.
 struct TurnPart {
     /// How many users and ranges it may still go through.
     room: usize,
     /// What is to be flushed for that.
     flush: Flush,
-    /// What is to be unmapped after that.
-    unmaps: KVVec<Unmap>,
+    /// What clients are not to think mapped any more after that, and in which address space.
+    gone: KVVec<(Arc<Vm>, ListArc<Gone>)>,
     /// The first error, with which the device is lost.
     result: Result,
+}
+
+impl TurnPart {
+    /// Has `vm` forget that `bo` was mapped at `spans`. `ENOMEM`.
+    fn forget(&mut self, vm: &Arc<Vm>, bo: &BoRef, spans: KVVec<Span>) -> Result {
+        let gone = Gone::new(bo, spans)?;
+        Ok(self.gone.push((vm.clone(), gone), client_flags())?)
+    }
 }
 
 /// Gives up what the objects of `due` have, those with more than `room` users and ranges only in
@@ -316,7 +310,7 @@ fn perform(mut due: List<Destruction>, room: usize) -> List<Destruction> {
         let mut part = TurnPart {
             room,
             flush: Flush::Nothing,
-            unmaps: KVVec::new(),
+            gone: KVVec::new(),
             result: Ok(()),
         };
         // Who binds something else there has it flushed before.
@@ -344,12 +338,8 @@ fn perform(mut due: List<Destruction>, room: usize) -> List<Destruction> {
             Err(_) if dev.check_health().is_ok() => dev.doubt(WEDGED),
             Err(_) => (),
         }
-        for Unmap { vm, bo, spans } in part.unmaps {
-            // It may have no handle, or too many binds, with the same effect.
-            let _ = match bo.saves_context() {
-                true => vm.unmap_own(&spans),
-                false => vm.unmap_object(parent, &bo, &spans),
-            };
+        for (vm, gone) in part.gone {
+            vm.forget(gone);
             dev.reapers.vms.bury(vm);
         }
     }
@@ -534,17 +524,21 @@ impl Destroyer {
     }
 
     /// Waits until what nothing uses any more is free, as long as there is `patience`, from which
-    /// that takes; what does not take long, in any case. Process context, no locks held. `EINTR` if
-    /// a signal arrives.
+    /// that takes; if there is some, in any case for what goes in one turn. Process context, no
+    /// locks held. `EINTR` if a signal arrives.
     pub(crate) fn settle(&self, dev: &SkuaDevice, patience: &mut Jiffies) -> Result {
+        if *patience == 0 {
+            return Ok(());
+        }
         // Of a device that is lost what was destroyed may be kept.
-        let _ = dev.wait_for_resets();
+        let _ = eviction::spend(patience, || dev.wait_for_resets());
         dev.reapers.flush(patience)?;
         let behind = || self.queues.lock().behind;
         // Not what comes meanwhile: each turn of the queue gives up some, and one frees the last.
-        for _ in 0..=behind().div_ceil(AT_ONCE) {
+        for turn in 0..=behind().div_ceil(AT_ONCE) {
             let is_settled = behind() == 0 && dev.reapers.destructions.usage().0 == 0;
-            if is_settled || *patience == 0 || dev.check_health().is_err() {
+            let is_over = *patience == 0 && turn > 0;
+            if is_settled || is_over || dev.check_health().is_err() {
                 break;
             }
             if current!().signal_pending() {
@@ -851,7 +845,6 @@ fn waits(
                     waits.push(fence)?;
                 }
             }
-            dev.reapers.vms.bury(vm);
             Ok(())
         })?;
     }

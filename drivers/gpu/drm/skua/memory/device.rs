@@ -14,7 +14,8 @@
 //! that. A device that exceeds its budget because of others is told so once
 //! ([`ClientDevice::set_notice`]).
 //!
-//! Lock: `Budgets::accounts`, a mutex; inside, `Account::notice`, a spin lock.
+//! Locks: `Budgets::accounts`, a mutex, for which explicit devices there are; `Account::notice`, a
+//! spin lock, for the notice that a device may still be sent.
 
 use crate::{
     ext::{

@@ -96,7 +96,9 @@ use kernel::{
         delay::fsleep,
         msecs_to_jiffies,
         Delta,
-        Jiffies, //
+        Instant,
+        Jiffies,
+        Monotonic, //
     }, //
 };
 
@@ -112,6 +114,24 @@ const MOMENT_MS: u32 = 100;
 /// How long who has another way waits for what nothing uses any more.
 pub(crate) fn moment() -> Jiffies {
     msecs_to_jiffies(MOMENT_MS)
+}
+
+/// Does `work`, and takes how long that was from `patience`.
+pub(crate) fn spend<T>(patience: &mut Jiffies, work: impl FnOnce() -> T) -> T {
+    let start = Instant::<Monotonic>::now();
+    let result = work();
+    let spent = u32::try_from(start.elapsed().as_millis()).unwrap_or(u32::MAX);
+    *patience = patience.saturating_sub(msecs_to_jiffies(spent));
+    result
+}
+
+/// Does `work`, which takes from its patience, with that of `patience` which is below `limit`.
+fn within<T>(limit: Jiffies, patience: &mut Jiffies, work: impl FnOnce(&mut Jiffies) -> T) -> T {
+    let limit = limit.min(*patience);
+    let mut left = limit;
+    let result = work(&mut left);
+    *patience = patience.saturating_sub(limit.saturating_sub(left));
+    result
 }
 
 /// How long who needs room waits for those that were chosen to leave, before it chooses others,
@@ -184,7 +204,7 @@ pub(crate) fn allocate(
         // Perhaps there is room in what is about to be freed.
         match need {
             Need::Needs => dev.destroyer.settle(dev, patience)?,
-            _ => dev.destroyer.settle(dev, &mut moment().min(*patience))?,
+            _ => within(moment(), patience, |left| dev.destroyer.settle(dev, left))?,
         }
         let lack = match VramRange::try_new(dev, quota, part, bytes, &mut charge, patience) {
             Err(Lack::Error(error)) => return Err(error),
@@ -215,7 +235,7 @@ pub(crate) fn allocate(
         if made && missing > 0 {
             // Somebody else may still have a reference to a move whose fence has signalled: what it
             // left is free soon, and nobody more is to leave for that.
-            dev.moves.wait(over, &mut moment().min(*patience))?;
+            within(moment(), patience, |left| dev.moves.wait(over, left))?;
         }
         if made && (missing > 0 || *patience > 0) {
             continue;
@@ -315,7 +335,7 @@ pub(crate) struct Vram<'a> {
     away: Option<u32>,
     /// The priority of what needs room: what is more important stays.
     level: Level,
-    /// The moves of what leaves, in the order in which they began.
+    /// Fences of the moves under way that make this room, in the order begun.
     moves: KVVec<Fence>,
     /// How many of these are [context allocations](super::save_areas).
     own: usize,
@@ -458,12 +478,14 @@ pub(crate) fn wait_for_all(moves: &[Fence], need: Need, patience: &mut Jiffies) 
         Need::Needs => msecs_to_jiffies(FIRST_MS).min(*patience),
         Need::Prefers | Need::Own => *patience,
     };
-    let mut left = limit;
-    match finish(moves, &mut left) {
-        Err(error) if error == ENOSPC && limit < *patience => left = 0,
-        result => result?,
-    }
-    *patience = patience.saturating_sub(limit.saturating_sub(left));
+    let is_part = limit < *patience;
+    within(limit, patience, |left| match finish(moves, left) {
+        Err(error) if error == ENOSPC && is_part => {
+            *left = 0;
+            Ok(())
+        }
+        result => result,
+    })?;
     Ok(!moves.is_empty())
 }
 
@@ -558,13 +580,15 @@ pub(crate) fn finish(moves: &[Fence], patience: &mut Jiffies) -> Result {
     for fence in moves {
         wait(fence, patience)?;
     }
-    reaper::flush();
+    if !moves.is_empty() {
+        spend(patience, reaper::flush);
+    }
     Ok(())
 }
 
-/// Has `bo`, which may be there, move to system memory, and waits until it is there: another device
-/// is to use it. `ENOMEM`, `ENODEV`; `ENOSPC` if it is in use for long; `EINTR` if a signal
-/// arrives.
+/// Has `bo`, which may be there, leave VRAM for the first of its eviction set that has room, and
+/// waits until it has: the CPU or another device is to use it. `ENOMEM`, `ENODEV`; `ENOSPC` if it
+/// is in use for long; `EINTR` if a signal arrives.
 pub(crate) fn move_out(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
@@ -580,7 +604,7 @@ pub(crate) fn move_out(
         }
         bo::wait_a_moment(bo, patience)?;
         *patience = patience.saturating_sub(1);
-        reaper::flush();
+        spend(patience, reaper::flush);
     }
     match evict(dev, parent, bo, Victim::Any) {
         Ok(fence) => wait(&fence, patience),
@@ -651,7 +675,7 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
 
 /// Where objects are that the driver has leave.
 pub(crate) trait Segment: Place<Error = Error> {
-    /// Of those that leave.
+    /// Fences of the moves under way that make this room, in the order begun.
     fn moves(&self) -> &[Fence];
 
     /// How many of them are the driver's own.

@@ -3,16 +3,17 @@
 //! The CPU's locks (WDDM: Lock2, Unlock2; rows 0.12, 0.16, 0.19, 0.20, 0.21).
 //!
 //! A lock gives the address of all of an object, and nothing else: the CPU's mapping leads to where
-//! the object is at any moment ([`gem::GemExt::fault`]). What the CPU
-//! reaches in VRAM stays where it is, and may move under the lock; in VRAM that it does not see, as
-//! long as the [aperture](super::host_aperture) has pages for all that is locked there. What it
-//! does not ([`BoData::is_seen_in_vram`]) is locked in system memory: it moves there, and as long
-//! as some client has it locked it does not move back ([`BoData::is_held_out`], which a move to
-//! VRAM asks under the reservation lock). What the GPU is to reach in VRAM or the aperture moves to
-//! that, if it has room, or is out. What the GPU is to reach in VRAM alone does not move for a
-//! lock: it can be locked while it is out, and who needs it there has to do without until it is
-//! unlocked, as has who makes it resident ([`pending_residency`](super::pending_residency)). Where
-//! that might be another client it cannot be locked.
+//! the object is at any moment ([`gem::GemExt::fault`]). What the CPU reaches in VRAM stays where
+//! it is, and may move under the lock; in VRAM that it does not see, as long as the
+//! [aperture](super::host_aperture) has pages for all that is locked there. What it does not
+//! ([`BoData::is_seen_in_vram`]) is locked out of VRAM: it leaves that for the first of its
+//! eviction set that has room, and as long as some client has it locked it does not move back
+//! ([`BoData::is_held_out`], which a move to VRAM asks under the reservation lock). What the GPU is
+//! to reach in VRAM or the aperture moves to that, if it has room, or is out. What the GPU is to
+//! reach in VRAM alone does not move for a lock: it can be locked while it is out, and who needs it
+//! there has to do without until it is unlocked, as has who makes it resident
+//! ([`pending_residency`](super::pending_residency)). Where that might be another client it cannot
+//! be locked. What else others may have leaves VRAM for a lock only when nobody works with it.
 //!
 //! [`BoData::is_seen_in_vram`]: crate::memory::bo::BoData::is_seen_in_vram
 //! [`BoData::is_held_out`]: crate::memory::bo::BoData::is_held_out
@@ -35,10 +36,16 @@ use crate::{
             REGION_VRAM, //
         },
         claims::Claims,
-        eviction,
+        eviction::{
+            self,
+            Segment as _, //
+        },
         host_aperture,
-        offer, //
-    }, //
+        offer,
+        relocation,
+        vram::Part, //
+    },
+    policy::eviction::Place as _, //
 };
 use kernel::{
     device::{
@@ -46,7 +53,11 @@ use kernel::{
         Device, //
     },
     prelude::*,
-    time::Jiffies, //
+    time::{
+        delay::fsleep,
+        Delta,
+        Jiffies, //
+    }, //
 };
 
 /// Locks `bo` once more for the client with `locks`.
@@ -119,14 +130,17 @@ fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result 
 
 /// Has `bo` move to where the CPU reaches it; whether it is on its way. If not, that was for what
 /// others did with it just then, and takes from `patience`. `EBUSY` if it is about to be destroyed;
-/// as [`eviction::move_out`].
+/// as [`eviction::move_out`], and [`leave_idle`] of what others may have.
 fn leave(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     bo: &BoRef,
     patience: &mut Jiffies,
 ) -> Result<bool> {
-    eviction::move_out(dev, parent, bo, patience)?;
+    match gem::is_foreign(&**bo) {
+        true => leave_idle(dev, parent, bo, patience)?,
+        false => eviction::move_out(dev, parent, bo, patience)?,
+    }
     if bo.region() != REGION_VRAM {
         return Ok(true);
     }
@@ -139,6 +153,25 @@ fn leave(
     }
     *patience = patience.checked_sub(1).ok_or(ENOSPC)?;
     Ok(false)
+}
+
+/// Has `bo` leave VRAM when nobody works with it, and waits until it has, unless somebody begins to
+/// meanwhile: what others submit is not to wait for a move that waits for this client's work.
+/// `ENOSPC` if it is in use for long; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
+fn leave_idle(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    bo: &BoRef,
+    patience: &mut Jiffies,
+) -> Result {
+    // As in `eviction::move_out()`.
+    dev.wait_for_resets()?;
+    eviction::wait(&relocation::work(dev, bo)?, patience)?;
+    let mut place = eviction::Vram::new(dev, parent, Part::Any, None);
+    if place.leave(bo, 0, false)?.is_none() {
+        fsleep(Delta::from_millis(1));
+    }
+    eviction::finish(place.moves(), patience)
 }
 
 /// Waits for a move of `bo` that somebody else may have begun. `ENOSPC` if that takes long.

@@ -127,7 +127,7 @@ fn client_of(vm: &Vm) -> usize {
     Arc::as_ptr(vm.client()).addr()
 }
 
-/// Its user, likewise.
+/// Its client's user: the address of the quota of all address spaces that the user has, likewise.
 fn user_of(vm: &Vm) -> usize {
     Arc::as_ptr(vm.user()).addr()
 }
@@ -272,6 +272,8 @@ pub(crate) fn lock<'a>(
     let mut patience = eviction::patience();
     let mut is_first = true;
     let mut least = usize::MAX;
+    let is_long =
+        |taken: Instant<Monotonic>| taken.elapsed() > LONG_TURN && dev.pager.others_wait(vm);
     loop {
         let reserved = vm.reservation().lock()?;
         let out = vm.evicted.wanted();
@@ -282,7 +284,7 @@ pub(crate) fn lock<'a>(
         wanted()?;
         // Nobody leaves for what cannot come.
         vm.evicted.check_locks()?;
-        if turn.is_some() && taken.elapsed() > LONG_TURN && dev.pager.others_wait(vm) {
+        if turn.is_some() && is_long(taken) {
             // It comes again behind them.
             turn = None;
         }
@@ -309,12 +311,13 @@ pub(crate) fn lock<'a>(
             None => {
                 // Who has the turn does not see what is taken here before it is in its place.
                 let _under_way = UnderWay::new(dev);
-                bring_in(dev, parent, vm, |wanted| wanted.free_room(dev, parent))
+                let room = |wanted: &Wanted<'_>| wanted.free_room(dev, parent);
+                bring_in(dev, parent, vm, || true, room)
             }
             Some(_) => check_size(dev, parent, vm).and_then(|()| {
-                bring_in(dev, parent, vm, |wanted| {
-                    wanted.make_room(dev, parent, &mut patience)
-                })
+                let goes_on = || !is_long(taken);
+                let room = |wanted: &Wanted<'_>| wanted.make_room(dev, parent, &mut patience);
+                bring_in(dev, parent, vm, goes_on, room)
             }),
         };
         match (brought, &turn) {
@@ -415,12 +418,13 @@ impl Wanted<'_> {
 }
 
 /// Has what `vm` needs in VRAM and is out move there, each to where `room` says, if that does not
-/// have it elsewhere. `ENOMEM`, `ENODEV`; `EBUSY` if some of it is locked; `EINTR` if a signal
-/// arrives.
+/// have it elsewhere, as long as it `goes_on`. `ENOMEM`, `ENODEV`; `EBUSY` if some of it is locked;
+/// `EINTR` if a signal arrives.
 fn bring_in(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     vm: &Vm,
+    goes_on: impl Fn() -> bool,
     mut room: impl FnMut(&Wanted<'_>) -> Result<Option<Arc<VramRange>>>,
 ) -> Result {
     // What the CPU maps first: it has less room, and the rest leaves it alone where it can.
@@ -428,6 +432,9 @@ fn bring_in(
         let mut last = None;
         while let Some((bo, wanted)) = vm.evicted.next(last.as_ref()) {
             if wanted && bo::part_of(dev, bo.flags(), bo.sets()) == part {
+                if !goes_on() {
+                    return Ok(());
+                }
                 bring_one(dev, parent, vm, &bo, part, &mut room)?;
             }
             last = Some(bo);

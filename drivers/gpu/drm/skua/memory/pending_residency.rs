@@ -13,11 +13,13 @@
 //! ```
 //!
 //! The worker does what the ioctl does, making room included, so it is in
-//! [the queue](hold::QUEUE) that no fence waits for. What was evicted meanwhile, or has no handle
-//! any more, does not move. A lock ends at the latest when the client's file is closed. Who has
-//! locked it and would sleep until then is told so ([`PendingResidency::waits_for`]).
+//! [the queue](hold::QUEUE) that no fence waits for. What it allocates is charged to the group of
+//! who made the call; VRAM to no group but the root, as for what is [held](hold). What was evicted
+//! meanwhile, or has no handle any more, does not move. A lock ends at the latest when the client's
+//! file is closed. Who has locked it and would sleep until then is told so
+//! ([`PendingResidency::waits_for`]).
 //!
-//! Lock: `operations`, a spin lock; [`Claims`] are looked at under it.
+//! Lock: `operations`, a spin lock, for what is pending, of all clients.
 
 use crate::{
     ext::{
@@ -104,7 +106,7 @@ pub(crate) struct Operation {
     objects: KVVec<(u32, BoRef)>,
     /// What it allocates later is charged to that.
     group: MemoryGroup,
-    /// It is one of so many.
+    /// Its part of its client's [`MAX_PENDING`], until it is over: 1.
     _share: Share,
     /// Tells that they are, unless that is over.
     #[pin]
@@ -125,13 +127,16 @@ pub(crate) fn is_locked_out(bo: &Bo) -> bool {
     is_own && bo.is_held_out() && bo.is_out()
 }
 
-/// Memory for one operation that is to wait.
+/// What one [`Operation`] needs to wait, taken where there may be none: its memory, and its part of
+/// what its client may have.
 pub(crate) struct Place {
+    /// Memory for itself.
     operation: UniqueArc<MaybeUninit<Operation>>,
+    /// Memory for its entry in [`PendingResidency::operations`].
     node: RBTreeNodeReservation<Key, Arc<Operation>>,
     /// Of which client, in [`Key`].
     client: usize,
-    /// Of its client's [`MAX_PENDING`].
+    /// Of its client's [`MAX_PENDING`]: 1.
     share: Share,
 }
 

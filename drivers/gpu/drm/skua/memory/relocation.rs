@@ -387,6 +387,18 @@ fn count(dev: &SkuaDevice, bo: &BoRef, from: Place, to: Place, way: Way) {
     }
 }
 
+/// A fence for all that a move of `bo` would wait for now. `ENOMEM`; `EINTR` if a signal arrives.
+pub(crate) fn work(dev: &SkuaDevice, bo: &BoRef) -> Result<Fence> {
+    let locked = Locked::new(dev, bo, true, None)?;
+    let mut work = KVVec::new();
+    let is_waited_for = |handle: &Handle| locked.apart.is_waited_for(handle);
+    let collect = |fence| Ok(work.push(fence, client_flags())?);
+    locked
+        .exec
+        .collect(Usage::Bookkeep, is_waited_for, collect)?;
+    Fence::all(work)
+}
+
 /// Has `bo` move to `new` memory, in VRAM or of the system, or to the aperture or out of it with
 /// the pages that it has, or, if `new` is [`Placement::Resting`] and it is offered, to nowhere; the
 /// fence of that. Unless it `may_wait`, nobody may be using it.

@@ -164,6 +164,7 @@ use kernel::{
         },
         Arc,
         Mutex,
+        MutexGuard,
         SpinLock, //
     },
     time::{
@@ -182,7 +183,7 @@ pub(crate) const VA_START: u64 = 0x1_0000;
 /// Address behind the last that can be bound: the upper 4 GiB are the driver's.
 pub(crate) const VA_END: u64 = (1 << VA_BITS) - (1 << 32);
 
-/// Ranges that [`Vm::unmap_object`] puts into one bind.
+/// Ranges that [`Vm::accept_unmaps`] puts into one bind.
 const UNMAPPED_AT_ONCE: usize = 1024;
 
 /// Where binds are done that wait, or are behind others: of its own, as one may take long.
@@ -335,6 +336,49 @@ impl Reapable for Bind {
     }
 }
 
+/// A destroyed object, to which no page table leads any more.
+#[pin_data]
+pub(crate) struct Gone {
+    /// What was mapped, and is not to be any more.
+    bo: BoRef,
+    /// The GPU addresses at which it was mapped when page tables were cleared.
+    spans: KVVec<Span>,
+    /// Its place in [`Vm::gone`].
+    #[pin]
+    links: ListLinks,
+}
+
+impl_list_arc_safe! {
+    impl ListArcSafe<0> for Gone { untracked; }
+}
+
+impl_list_item! {
+    impl ListItem<0> for Gone { using ListLinks { self.links }; }
+}
+
+impl Gone {
+    /// `bo`, of which `spans` were uninstalled. `ENOMEM`.
+    pub(crate) fn new(bo: &BoRef, spans: KVVec<Span>) -> Result<ListArc<Self>> {
+        ListArc::pin_init(
+            try_pin_init!(Self {
+                bo: bo.clone(),
+                spans,
+                links <- ListLinks::new(),
+            }? Error),
+            client_flags(),
+        )
+    }
+}
+
+/// The map of an address space, of who has it alone.
+struct MapGuard<'a> {
+    map: MutexGuard<'a, IntervalMap<KernelHeap, Mapping>>,
+    /// Behind `map`, as what follows, to be dropped without it: what was taken out of it first.
+    _gone: List<Gone>,
+    /// Sees to what has gone meanwhile.
+    _then: ScopeGuard<&'a Vm, fn(&'a Vm)>,
+}
+
 /// Binds that are not done.
 struct Binds {
     /// In the order in which they were accepted.
@@ -483,6 +527,9 @@ pub(crate) struct Vm {
     /// What is still to be done to the page tables.
     #[pin]
     binds: SpinLock<Binds>,
+    /// What the map is not to name any more. Who has the map takes these out.
+    #[pin]
+    gone: SpinLock<List<Gone>>,
     /// Looks at the queue, in a worker.
     #[pin]
     work: Work<Self>,
@@ -570,6 +617,7 @@ impl Vm {
                     contexts: 0,
                     end: None,
                 }),
+                gone <- new_spinlock!(List::new()),
                 work <- new_work!("Vm::work"),
                 holds <- Holds::new(),
                 hold_work <- new_work!("Vm::hold_work"),
@@ -631,7 +679,7 @@ impl Vm {
 
     /// Appends each object that something is mapped of, once for each mapping. `ENOMEM`.
     pub(crate) fn collect_objects(&self, objects: &mut KVVec<BoRef>) -> Result {
-        let map = self.reached.map.lock();
+        let MapGuard { map, .. } = &self.map();
         objects.reserve(usize::try_from(map.len())?, client_flags())?;
         for (_, mapping) in map.iter(ALL) {
             objects.push(mapping.bo().clone(), client_flags())?;
@@ -641,7 +689,7 @@ impl Vm {
 
     /// Mappings, bytes mapped, mappings that are installed, and tables, for debugfs.
     pub(crate) fn usage(&self, parent: &Device<Bound>) -> (u32, u64, usize, usize) {
-        let map = self.reached.map.lock();
+        let MapGuard { map, .. } = &self.map();
         let (count, bytes) = map
             .iter(CLIENTS)
             .fold((0u32, 0u64), |(count, bytes), (span, _)| {
@@ -692,7 +740,8 @@ impl Vm {
         let tables = self.reached.tables.access(parent)?;
         let mapping = begin_mapping(self, bo.clone(), 0, true)?;
         let node = Node::new(client_flags())?;
-        let mut map = self.reached.map.lock();
+        let mut locked = self.map();
+        let map = &mut locked.map;
         // No overflow: addresses have 48 bits, and `size` and `aligned` are less than `window`.
         let place = |from: u64| {
             let va = from.next_multiple_of(aligned);
@@ -710,7 +759,7 @@ impl Vm {
         let mut reservation = map.prepare(MAP_NODES)?;
         crate::warn_on_once!(map.map(&mut reservation, span, mapping).is_err());
         map.release(reservation);
-        drop(map);
+        drop(locked);
         let installing = self.installing.lock();
         let memory = bo::installable(bo).ok_or(ENODEV)?;
         let installed = Installed::new(span, 0, true);
@@ -825,60 +874,78 @@ impl Vm {
     ) -> Result {
         let dev = device::enter(&*self.dev).ok_or(ENODEV)?;
         let parent = gpu::parent(&dev);
-        self.accept(
-            parent,
-            &mut self.reached.map.lock(),
-            operations,
-            waits,
-            signals,
-        )?;
+        self.accept(parent, &mut self.map().map, operations, waits, signals)?;
         // Most binds wait for nothing: do them here and spare the worker's wake-up.
         self.process();
         Ok(())
     }
 
-    /// Unmaps the driver's own object in `spans`, to which no page table leads any more. `ENOMEM`.
-    pub(crate) fn unmap_own(&self, spans: &[Span]) -> Result {
-        for span in spans {
-            let mut gone = None;
-            {
-                let mut map = self.reached.map.lock();
-                let mut reservation = map.prepare(UNMAP_NODES)?;
-                let unmapped = map.unmap(&mut reservation, *span, |cut| {
-                    gone = Some(cut.removed.value)
-                });
-                crate::warn_on_once!(unmapped.is_err());
-                map.release(reservation);
-            }
+    /// The map, for the caller alone, without what was gone before.
+    fn map(&self) -> MapGuard<'_> {
+        let mut map = self.reached.map.lock();
+        let gone = self.unmap_gone(&mut map);
+        MapGuard {
+            map,
+            _gone: gone,
+            _then: ScopeGuard::new_with_data(self, Self::look_for_gone),
+        }
+    }
+
+    /// Has the map not name any more what is `gone`: from now on, or from when somebody lets go of
+    /// it who has it. Does not wait for that, which may take as long as a client's control group
+    /// has it wait for memory. Process context; allocates.
+    pub(crate) fn forget(&self, gone: ListArc<Gone>) {
+        self.gone.lock().push_back(gone);
+        self.look_for_gone();
+    }
+
+    /// Takes what is gone out of the map, unless somebody has that, who looks when he lets go.
+    fn look_for_gone(&self) {
+        while !self.gone.lock().is_empty() {
+            let Some(mut map) = self.reached.map.try_lock() else {
+                break;
+            };
+            let gone = self.unmap_gone(&mut map);
+            drop(map);
             drop(gone);
         }
-        Ok(())
     }
 
-    /// Unmaps what is `bo`'s in `spans`, in the turn of a bind. As [`Vm::bind`]; some of it may be
-    /// unmapped then.
-    pub(crate) fn unmap_object(
-        self: &Arc<Self>,
-        parent: &Device<Bound>,
-        bo: &BoRef,
-        spans: &[Span],
-    ) -> Result {
-        let accepted = self.accept_unmaps(parent, bo, spans);
-        // A worker does it, as a client may have much queued; also what was accepted before an
-        // error.
-        Wake::wake(self);
-        accepted
+    /// Takes what is gone out of `map`, which is this one's; what that was, to be let go of without
+    /// the lock. What there is no memory for, or too many binds, stays, and leads nowhere.
+    #[must_use]
+    fn unmap_gone(&self, map: &mut IntervalMap<KernelHeap, Mapping>) -> List<Gone> {
+        let all = core::mem::replace(&mut *self.gone.lock(), List::new());
+        if all.is_empty() {
+            return all;
+        }
+        // Neither is the last reference. If it is in no table any more its map is about to go, too.
+        let this = self.dev.vms.find(self.asid());
+        if let (Some(this), Some(dev)) = (this, device::enter(&*self.dev)) {
+            for gone in all.iter() {
+                let (bo, spans) = (&gone.bo, &gone.spans);
+                let _ = match bo.saves_context() {
+                    true => unmap_own(map, spans),
+                    false => this.accept_unmaps(gpu::parent(&dev), map, bo, spans),
+                };
+            }
+            // A worker does them, as a client may have much queued; also what was accepted before
+            // an error.
+            Wake::wake(&this);
+        }
+        all
     }
 
-    /// Queues binds that unmap what is `bo`'s in `spans`.
+    /// Queues binds that unmap what `map` has of `bo` in `spans`. As [`Vm::bind`]; some of it may
+    /// be unmapped then.
     fn accept_unmaps(
         self: &Arc<Self>,
         parent: &Device<Bound>,
+        map: &mut IntervalMap<KernelHeap, Mapping>,
         bo: &BoRef,
         spans: &[Span],
     ) -> Result {
         for spans in spans.chunks(UNMAPPED_AT_ONCE) {
-            let mut map = self.reached.map.lock();
             let mut operations = KVVec::new();
             for span in spans {
                 for (span, mapping) in map.iter(*span) {
@@ -889,7 +956,7 @@ impl Vm {
             }
             if !operations.is_empty() {
                 let nothing = &mut Signals::new();
-                self.accept(parent, &mut map, operations, Few::Empty, nothing)?;
+                self.accept(parent, map, operations, Few::Empty, nothing)?;
             }
         }
         Ok(())
@@ -1238,8 +1305,8 @@ impl Vm {
         Ok(())
     }
 
-    /// Whether what was mapped just now may have led to something that is being destroyed, or moved,
-    /// and whose flush is still to come.
+    /// Whether what was mapped just now may have led to something that is being destroyed, or
+    /// moved, and whose flush is still to come.
     fn may_be_known(&self) -> bool {
         self.dev.unflushed.load(Acquire) != 0 || self.dev.moves.have_withdrawn()
     }
@@ -1383,12 +1450,25 @@ impl Vm {
     }
 }
 
+/// Unmaps the driver's own object in `spans` of `map`, to which no page table leads any more.
+/// `ENOMEM`.
+fn unmap_own(map: &mut IntervalMap<KernelHeap, Mapping>, spans: &[Span]) -> Result {
+    for span in spans {
+        let mut reservation = map.prepare(UNMAP_NODES)?;
+        let unmapped = map.unmap(&mut reservation, *span, |cut| drop(cut.removed.value));
+        crate::warn_on_once!(unmapped.is_err());
+        map.release(reservation);
+    }
+    Ok(())
+}
+
 /// Whether the GPU does not reach `bo` in `memory`.
 fn is_out(bo: &Bo, memory: &Memory) -> bool {
     bo.needs_vram() && matches!(memory, Memory::System(_))
 }
 
-/// Calls `f` with each address space that uses `bo` and in which something can run.
+/// Calls `f` with each address space that uses `bo` and in which something can run. What `f` drops
+/// is not the last reference, whether or not it fails.
 pub(crate) fn for_each_user(
     dev: &SkuaDevice,
     bo: &BoRef,
@@ -1397,7 +1477,9 @@ pub(crate) fn for_each_user(
     let mut from = Asid::SYSTEM;
     while let Some(asid) = bo.sites.next_user(from) {
         if let Some(vm) = dev.vms.find(asid) {
-            f(vm)?;
+            let done = f(vm.clone());
+            dev.reapers.vms.bury(vm);
+            done?;
         }
         match asid.0.checked_add(1) {
             Some(next) => from = Asid(next),

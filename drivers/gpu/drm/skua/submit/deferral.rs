@@ -194,15 +194,15 @@ impl Deferral {
     }
 
     /// What it waited for is held no more: goes behind what the next context holds, or has the
-    /// objects destroyed. Gives itself back if there is no memory, for a while: then they go with
-    /// their address spaces. Process context, in a worker.
+    /// objects destroyed. Gives itself back if the system has no memory for that, for a while:
+    /// then they go with their address spaces. Process context, in a worker.
     pub(crate) fn perform(mut self) -> Option<Self> {
         self.pass_empty();
         let result = match self.contexts.is_empty() {
-            true => self
-                .group
-                .charge(|| destruction::begin(&self.dev, &self.client, &mut self.objects)),
-            false => match self.group.charge(hold::HeldNode::new) {
+            true => charge(&self.group, || {
+                destruction::begin(&self.dev, &self.client, &mut self.objects)
+            }),
+            false => match charge(&self.group, hold::HeldNode::new) {
                 Ok(place) => {
                     self.refused = None;
                     self.go_behind(place);
@@ -215,6 +215,12 @@ impl Deferral {
         let since = *self.refused.get_or_insert_with(Instant::now);
         (since.elapsed() < Delta::from_millis(hold::PATIENCE_MS)).then_some(self)
     }
+}
+
+/// Charges to `group` what `work` allocates, or to nobody where the group has no more: to destroy
+/// gives back more than it takes.
+fn charge<T>(group: &MemoryGroup, mut work: impl FnMut() -> Result<T>) -> Result<T> {
+    group.charge(&mut work).or_else(|_| work())
 }
 
 impl Drop for Deferral {

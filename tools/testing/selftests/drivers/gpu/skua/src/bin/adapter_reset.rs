@@ -618,7 +618,11 @@ fn row_2_21_what_moves_in_gets_there() {
 
 /// Whether one of the next few events says that the device is to be bound anew.
 fn rebind_is_told(uevents: &Uevents) -> bool {
-    let told = |_| uevents.next("WEDGED").map(|event| event["WEDGED"] == "rebind");
+    let told = |_| {
+        uevents
+            .next("WEDGED")
+            .map(|event| event["WEDGED"] == "rebind")
+    };
     (0..=5).map_while(told).any(|is_rebind| is_rebind)
 }
 

@@ -2,12 +2,13 @@
 
 //! BO_DESTROY: an object goes with its memory and its mappings, whatever the client says of it.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
 use skua_selftests::cases::Cases;
+use skua_selftests::cgroup::MemoryGroup;
 use skua_selftests::client::{map, signal, unmap, wait, wait_value as value};
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         what_others_have_lives_on: 60,
         what_others_have_by_name_lives_on: 60,
         only_its_own_mappings_go: 60,
+        what_is_held_goes_though_its_group_has_no_memory: 60 at_rest,
         many_go_with_few_flushes: 60 at_rest,
         what_is_mapped_very_often_goes_in_parts: 120 at_rest,
         nobody_waits_for_all_parts: 120 at_rest,
@@ -833,6 +835,33 @@ fn only_its_own_mappings_go() {
     }
     let vms = Function::first().debugfs("vms").expect("debugfs");
     assert!(!vms.is_empty());
+}
+
+/// To destroy something takes a little first: of many more than is charged ahead.
+fn what_is_held_goes_though_its_group_has_no_memory() {
+    const COUNT: u64 = 256;
+    let rig = alone();
+    let objects: Vec<u32> = (0..COUNT).map(|_| rig.bo(Place::System, PAGE)).collect();
+    let va = rig.reserve(COUNT * PAGE);
+    let all = (0..).zip(&objects);
+    let all: Vec<_> = all
+        .map(|(n, bo)| map(*bo, 0, va + n * PAGE, PAGE))
+        .collect();
+    assert_eq!(rig.bind_and_wait(rig.vm, &all), Ok(()));
+    let with = used(&rig, Place::System);
+    let context = rig.new_context(Engine::Copy);
+    let held = hold(&rig, context, rig.fence(0), &[]);
+    let group = MemoryGroup::enter();
+    assert_eq!(rig.destroy(&objects, 0), Ok(()));
+    fs::write("/sys/fs/cgroup/cgroup.procs", "0").expect("cgroup.procs");
+    // With nobody in it nobody is killed for that.
+    group.set_max(0);
+    // The work itself would need some, too.
+    assert_eq!(rig.context_destroy(context), Ok(()));
+    assert_eq!(held.wait(), Err(Errno::ECANCELED));
+    becomes("the memory is free", || {
+        used(&rig, Place::System) <= with - COUNT * PAGE
+    });
 }
 
 /// Others wait for the same queue, and all engines forget translations.

@@ -13,6 +13,7 @@ use skua_selftests::moving::{
     alone, both, evict_all, evict_some, expect_gpu, movable, movable_in_vram, pattern, place,
     press, resident, while_the_cpu_writes, Numbers, Uncleared,
 };
+use skua_selftests::race::Caller;
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
 use skua_selftests::suite::eventually;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         what_a_move_waits_for_may_fail: 60 at_rest,
         a_move_waits_for_no_other_client: 60 at_rest,
         a_move_of_what_nobody_maps_holds_up_nobody: 60 at_rest,
+        row_0_20_a_lock_of_what_others_have_holds_up_none_of_them: 60 at_rest,
         a_bind_that_waits_finds_the_new_memory: 60 at_rest,
         all_who_share_see_the_move: 60 at_rest,
         parts_of_mappings_move: 60 at_rest,
@@ -306,6 +308,30 @@ fn a_move_of_what_nobody_maps_holds_up_nobody() {
     with_move_under_way(&busy, handle, &gate, || expect_undisturbed(&other));
     assert_eq!(job.wait(), Ok(()));
     assert_eq!(busy.map(handle).read(0), 5);
+}
+
+fn row_0_20_a_lock_of_what_others_have_holds_up_none_of_them() {
+    let (busy, other) = (alone(), Rig::new());
+    let gate = busy.buffer(Place::System, PAGE);
+    let handle = busy.bo_create(PAGE, 0, both(&busy)).expect("BO_CREATE");
+    busy.bound_at_will(handle, PAGE);
+    let shared = busy.export(handle).expect("PRIME_HANDLE_TO_FD");
+    let theirs = other.import(&shared).expect("PRIME_FD_TO_HANDLE");
+    other.bound_at_will(theirs, PAGE);
+    assert_eq!(place(&busy, handle), Place::Vram);
+    let job = busy.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+    let (client, caller): (&Client, _) = (&busy, Caller::new());
+    thread::scope(|scope| {
+        let locking = scope.spawn(|| caller.call(|| client.lock(handle)));
+        caller.wait_until_asleep();
+        assert_eq!(other.run(Engine::Copy, &[]), Ok(()));
+        assert!(!job.has_ended(), "it has waited for what the locker does");
+        assert_eq!(place(&busy, handle), Place::Vram);
+        gate.cpu.write(0, 1);
+        assert!(locking.join().expect("a thread").is_ok());
+    });
+    assert_eq!(job.wait(), Ok(()));
+    assert_eq!(place(&busy, handle), Place::System);
 }
 
 fn a_bind_that_waits_finds_the_new_memory() {

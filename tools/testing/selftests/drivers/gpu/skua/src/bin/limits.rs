@@ -14,7 +14,9 @@ use skua_selftests::cases::Cases;
 use skua_selftests::cgroup::MemoryGroup;
 use skua_selftests::client::{map, signal, wait};
 use skua_selftests::function::Function;
+use skua_selftests::moving::alone;
 use skua_selftests::race::Hold;
+use skua_selftests::raw::Child;
 use skua_selftests::rig::{fill, wait_value};
 use skua_selftests::software_timeline::SoftwareTimeline;
 use skua_selftests::suite::eventually;
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         submissions_that_wait_are_limited: 120,
         binds_that_wait_are_limited: 120,
         what_a_client_has_made_is_charged_to_it: 120,
+        nobody_waits_for_who_is_throttled: 240 at_rest,
         waits_do_not_hold_up_the_drivers_own_work: 120,
         vram_in_thousands_of_pieces_is_cleared: 240 at_rest,
     ])
@@ -294,6 +297,63 @@ fn what_a_client_has_made_is_charged_to_it() {
     }
     line.advance(1);
     cases.finish();
+}
+
+/// Its control group has a client wait for each of many tables, with its address space's map to
+/// itself; meanwhile objects of that are given up, a client's and the driver's own.
+fn nobody_waits_for_who_is_throttled() {
+    const SIZE: u64 = 64 << 20;
+    let victim = Client::new();
+    let rig = alone();
+    let [gate, state] = [(); 2].map(|()| rig.buffer(Place::System, 4096));
+    let small = rig.bo(Place::System, 4096);
+    let doomed = rig.bo(Place::System, SIZE);
+    rig.bound_at_will(doomed, SIZE);
+    let context = rig.context_having_worked(Engine::Compute);
+    let job = rig.start(Engine::Copy, &[wait_value(gate.va, 1)]);
+    assert_eq!(rig.destroy(&[doomed], 0), Ok(()));
+    let (before, with) = (mappings(), victim.region(Place::System).used);
+
+    let group = MemoryGroup::enter();
+    let directory = format!("/sys/fs/cgroup/skua-{}", std::process::id());
+    let ops: Vec<_> = (1..=1024)
+        .map(|n| map(small, 0, (1 << 40) + (n << 30), 4096))
+        .collect();
+    let charged = group.current();
+    let throttled = Child::start(|| {
+        fs::write(directory + "/memory.high", "0").expect("memory.high");
+        let bound = rig.bind(rig.vm, &ops, &[]);
+        state.cpu.write(0, 1);
+        bound.is_ok()
+    });
+    fs::write("/sys/fs/cgroup/cgroup.procs", "0").expect("cgroup.procs");
+    // More than it needs before it has the map.
+    let is_at_it = || (group.current() > charged + (2 << 20)).then_some(());
+    assert!(eventually(is_at_it).is_some(), "it binds nothing");
+
+    assert_eq!(rig.context_destroy(context), Ok(()));
+    gate.cpu.write(0, 1);
+    let is_free = || (victim.region(Place::System).used < with - SIZE / 2).then_some(());
+    let is_free = eventually(is_free).is_some();
+    assert_eq!(state.cpu.read(0), 0, "others had to wait for it");
+    assert!(is_free, "its memory is kept");
+    assert_eq!(job.wait(), Ok(()));
+    throttled.kill();
+    throttled.wait();
+    // Whether or not it was bound.
+    let is_forgotten = || [before - 1, before + 1023].contains(&mappings());
+    let is_forgotten = eventually(|| is_forgotten().then_some(()));
+    assert!(is_forgotten.is_some(), "{before}, then {}", mappings());
+}
+
+/// How many mappings all clients have.
+fn mappings() -> u64 {
+    let vms = Function::first().debugfs("vms").expect("debugfs");
+    let words: Vec<&str> = vms.split_whitespace().collect();
+    let counts = words.windows(2).filter(|words| words[0] == "mappings");
+    counts
+        .map(|words| words[1].parse::<u64>().expect(&vms))
+        .sum()
 }
 
 /// Each context's first job waits for good; together they fill the copy engine's ring.
