@@ -10,7 +10,7 @@
 //!                    └─▶ hold ─▶ vm (binds)           └─ paging_in          └─ recovery
 //!                                 └─▶ page_table         (what is out)
 //!
-//! in calls   ioctl::file submit ─▶ fences::hold::submit ─▶ Holder::submit ─▶ Context::submit ─▶
+//! in calls   ioctl::context submit ─▶ fences::hold::submit ─▶ Holder::submit ─▶ Context::submit ─▶
 //!            Context::queue (paging_in::lock, Gate, the fence) ─▶ Engine::submit ─▶ fill ─▶
 //!            Node::start ─▶ Miniport::submit_command
 //! and back   interrupt ─▶ Engine::process ─▶ complete ─▶ Submission::finish ─▶ the fence

@@ -7,8 +7,14 @@ use crate::{
     ext::uapi::*,
     gpu::SkuaDevice,
     ioctl::{
-        bind::MAX_OPERATIONS,
-        syncs::MAX_SYNCS, //
+        file::{
+            Data,
+            Device,
+            File,
+            SkuaFile, //
+        },
+        syncs::MAX_SYNCS,
+        vm::MAX_OPERATIONS, //
     },
     memory::{
         device::ClientDevice,
@@ -52,8 +58,8 @@ use zerocopy::Immutable;
 /// Sizes of GPU pages: 4 KiB, 64 KiB, 2 MiB.
 const PAGE_SIZES: u64 = (1 << 12) | (1 << 16) | (1 << 21);
 
-/// `DRM_IOCTL_SKUA_QUERY`: writes as much of the answer as there is room for.
-pub(crate) fn query(dev: &SkuaDevice, args: &mut drm_skua_query) -> Result {
+/// Writes as much of the answer as there is room for.
+fn query(dev: &SkuaDevice, args: &mut drm_skua_query) -> Result {
     let mut answer = KVec::new();
     match args.type_ {
         DRM_SKUA_QUERY_DEVICE => append(&mut answer, &device(dev)?)?,
@@ -202,5 +208,18 @@ pub(crate) fn context_state(context: &Context, args: &mut drm_skua_context_state
             args.address = address;
             args.command = command;
         }
+    }
+}
+
+impl File {
+    /// `DRM_IOCTL_SKUA_QUERY`
+    pub(crate) fn query(
+        dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_query,
+        _file: &SkuaFile,
+    ) -> Result<u32> {
+        query(dev, args)?;
+        Ok(0)
     }
 }

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What ioctls do with address spaces; and the operations of a bind, as an ioctl gives them,
+//! checked.
+
+use crate::{
+    ext::uapi::*,
+    fences::hold,
+    ioctl::{
+        context_allocation::ContextAllocation,
+        file::{
+            remove_one,
+            Data,
+            Device,
+            File,
+            SkuaFile, //
+        },
+        syncs::{
+            self,
+            Values, //
+        },
+        user_array, //
+    },
+    kernel_heap::client_flags,
+    memory::{
+        bo::{
+            Bo,
+            BoRef, //
+        },
+        vm::{
+            BindRequest,
+            Vm,
+            Wanted,
+            VA_END,
+            VA_START, //
+        }, //
+    },
+    policy::interval_map::Span,
+    spec::address::PAGE_SIZE, //
+};
+use kernel::{
+    drm::gem::BaseObject,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Address spaces of one client at a time, those counted that are destroyed and not gone yet.
+pub(crate) const CLIENT_VMS: u64 = 256;
+/// Most operations of one bind.
+pub(crate) const MAX_OPERATIONS: u32 = 1024;
+
+/// Reads the operations of a bind. `EINVAL` for what the uAPI forbids, `ENOENT` for a handle,
+/// `EBUSY` for an object that is offered.
+fn read_operations(file: &SkuaFile, vm: &Vm, array: &drm_skua_array) -> Result<KVVec<Wanted>> {
+    if array.count == 0 {
+        return Err(EINVAL);
+    }
+    let ops: KVVec<drm_skua_bind_op> = user_array::read(array, MAX_OPERATIONS)?;
+    let mut operations = KVVec::with_capacity(ops.len(), client_flags())?;
+    for op in &ops {
+        operations.push(operation(file, vm, op)?, client_flags())?;
+    }
+    Ok(operations)
+}
+
+fn operation(file: &SkuaFile, vm: &Vm, op: &drm_skua_bind_op) -> Result<Wanted> {
+    let map = match op.type_ {
+        DRM_SKUA_BIND_MAP => true,
+        DRM_SKUA_BIND_UNMAP => false,
+        _ => return Err(EINVAL),
+    };
+    let flags = if map { DRM_SKUA_BIND_READONLY } else { 0 };
+    if op.flags & !flags != 0 || (!map && op.handle != 0) {
+        return Err(EINVAL);
+    }
+    let bo = if map {
+        Some(Bo::lookup_handle(file, op.handle)?)
+    } else {
+        None
+    };
+    if op.pad != 0 || (!map && op.offset != 0) {
+        return Err(EINVAL);
+    }
+    let aligned = (op.offset | op.va | op.size) % PAGE_SIZE == 0;
+    let span = Span::with_len(op.va, op.size).ok_or(EINVAL)?;
+    if !aligned || span.is_empty() || span.start < VA_START || span.end > VA_END {
+        return Err(EINVAL);
+    }
+    let Some(bo) = bo else {
+        return Ok(Wanted::Unmap(span));
+    };
+    let end = op.offset.checked_add(op.size).ok_or(EINVAL)?;
+    if end > u64::try_from(bo.size())? || !bo.may_be_mapped_in(vm.reservation()) {
+        return Err(EINVAL);
+    }
+    let bo: BoRef = bo.into();
+    if bo.is_offered() {
+        return Err(EBUSY);
+    }
+    Ok(Wanted::Map {
+        span,
+        bo,
+        offset: op.offset,
+        write: op.flags & DRM_SKUA_BIND_READONLY == 0,
+    })
+}
+
+impl File {
+    /// `DRM_IOCTL_SKUA_VM_CREATE`
+    pub(crate) fn vm_create(
+        dev: &Device,
+        data: &Data<'_>,
+        args: &mut drm_skua_vm_create,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        dev.check_health()?;
+        if args.flags != 0 {
+            return Err(EINVAL);
+        }
+        let this = file.inner();
+        let device = this.device(args.device)?;
+        if args.pad != 0 {
+            return Err(EINVAL);
+        }
+        device.check()?;
+        let place = this.vm_quota.take(1).ok_or(ENOSPC)?;
+        let vm = Vm::new(dev, data.parent(), &device, place, &this.system_quota)?;
+        let handle = this.vms.lock().insert(vm.clone());
+        if handle.is_err() {
+            vm.destroy();
+        }
+        args.vm = handle?;
+        // It may have been destroyed meanwhile, without this one.
+        if let Err(error) = device.check() {
+            remove_one(&this.vms, |other| Arc::ptr_eq(other, &vm));
+            vm.end(ECANCELED);
+            vm.destroy();
+            return Err(error);
+        }
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_VM_DESTROY`
+    pub(crate) fn vm_destroy(
+        _dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_vm_destroy,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        let this = file.inner();
+        let vm = {
+            let mut vms = this.vms.lock();
+            vms.get(args.vm)?;
+            if args.pad != 0 {
+                return Err(EINVAL);
+            }
+            vms.remove(args.vm)?
+        };
+        vm.destroy();
+        let is_its_own = |it: &Arc<ContextAllocation>| Arc::ptr_eq(it.vm(), &vm);
+        while remove_one(&this.allocations, is_its_own).is_some() {}
+        Ok(0)
+    }
+
+    /// `DRM_IOCTL_SKUA_VM_BIND`
+    pub(crate) fn vm_bind(
+        dev: &Device,
+        _data: &Data<'_>,
+        args: &mut drm_skua_vm_bind,
+        file: &SkuaFile,
+    ) -> Result<u32> {
+        dev.check_health()?;
+        let vm = file.inner().vm(args.vm)?;
+        if args.flags != 0 {
+            return Err(EINVAL);
+        }
+        let operations = read_operations(file, &vm, &args.ops)?;
+        // Address spaces outlive their device's failure, and end what is held themselves.
+        let mut values = Values::new(vm.clone(), None);
+        let (waits, signals) = syncs::read(file, &args.syncs, Some(&mut values))?;
+        let request = BindRequest {
+            operations,
+            waits,
+            signals,
+        };
+        hold::submit(&vm, request, values.into_waits())?;
+        dev.counters
+            .binds
+            .fetch_add(1, kernel::sync::atomic::Relaxed);
+        Ok(0)
+    }
+}
