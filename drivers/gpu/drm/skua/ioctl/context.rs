@@ -43,8 +43,8 @@ use crate::{
     spec::number::EngineIndex,
     submit::{
         context::{
+            requests::Request,
             Context,
-            Request,
             Status, //
         },
         submission::{

@@ -14,9 +14,9 @@
 //! same (but those of moves, which are each of a line of its own): what is cancelled waits until
 //! nothing of the context is in the ring.
 //!
-//! Locks: `order`, a mutex, by which [`Context::submit`] has submissions be published and queued in
-//! one order; `pending`, a spin lock, for the queue and the status. Nobody else sees these: the
-//! engine asks what is [`Due`].
+//! Lock: `order`, a mutex, by which [`Context::submit`] has submissions be published and queued in
+//! one order. Those of its [queue](pending), its save [area] and what it [holds](requests) are said
+//! there. Nobody else sees any of them: the engine asks what is [due](pending::Due).
 
 use crate::{
     ext::{
@@ -34,15 +34,11 @@ use crate::{
     fences::{
         gate::Wake,
         hold::{
-            self,
             Holder,
-            Holds,
-            MAX_REQUESTS, //
+            Holds, //
         },
         monitored::{
-            End,
             Promise,
-            Target,
             Wait, //
         },
         signals::Signals, //
@@ -54,7 +50,6 @@ use crate::{
     },
     memory::{
         bo::{
-            Bo,
             BoRef,
             Memory,
             REGION_VRAM, //
@@ -66,8 +61,6 @@ use crate::{
             UnderWay, //
         },
         paging_in,
-        residency,
-        save_areas,
         vm::{
             Vm,
             VmUse, //
@@ -79,24 +72,17 @@ use crate::{
     },
     policy::{
         miniport::{
-            Built,
             ContextPage,
-            Miniport,
-            Stop,
-            Task, //
+            Miniport, //
         },
-        paging::MultipassOffset,
-        parked::Parked,
         scheduler::{
             InProcess,
             Level,
             Limits,
             Turn, //
-        },
-        watchdog::Spent, //
+        }, //
     },
     quota::{
-        count_out,
         Quota,
         Share, //
     },
@@ -113,36 +99,23 @@ use crate::{
             Account,
             Usage, //
         },
-        deferral::Deferral,
-        packet::{
-            Packet,
-            IN_FLIGHT, //
+        context::{
+            area::Area,
+            pending::Pending, //
         },
-        recovery,
         submission::{
             self,
-            Attempt,
             Buffer,
             Submission, //
         }, //
     },
 };
-use core::{
-    mem::take,
-    ptr, //
-};
 use kernel::{
-    device::{
-        Bound,
-        Device, //
-    },
     impl_has_work,
     list::{
         impl_list_arc_safe,
         impl_list_item,
         AtomicTracker,
-        List,
-        ListArc,
         ListLinks,
         TryNewListArc, //
     },
@@ -165,11 +138,12 @@ use kernel::{
         Instant,
         Monotonic, //
     },
-    workqueue::{
-        Work,
-        WorkItem, //
-    }, //
+    workqueue::Work, //
 };
+
+mod area;
+pub(super) mod pending;
+pub(crate) mod requests;
 
 /// No limit for what is bounded otherwise: the driver's own work by the memory that it is about,
 /// what was held by the place that it has had (preempted work comes back to the queue, so there may
@@ -206,64 +180,6 @@ impl Status {
     }
 }
 
-/// What is to be done about a context.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Due {
-    /// Nothing, or not before something happens that leads here again.
-    Nothing,
-    /// Its first submission can start: it wants its turn.
-    Turn,
-    /// Its first submission can start when it has been prepared, or its gate is to be armed.
-    Preparation,
-    /// Its first submission is to be cancelled, and nothing of the context is in the ring.
-    Drain,
-}
-
-/// Submissions that have not started, or not all.
-struct Pending {
-    /// In order of submission; the first one may have portions in the ring.
-    queue: List<Submission>,
-    /// How many are in `queue`; of a client's context at most [`MAX_REQUESTS`].
-    len: u32,
-    /// Where the next portion of the first one begins: what is before it left for the ring.
-    started: MultipassOffset,
-    /// Buffers that left for the ring before that, modulo 2^32.
-    number: u32,
-    /// Packets of the context that are in the ring.
-    running: u32,
-    /// Whether more submissions are accepted; changes once at most.
-    status: Status,
-    /// Whether the context is a client's, whose work is cancelled if what it waits for failed.
-    is_client: bool,
-    /// How important its work is.
-    level: Level,
-    /// What its client says of that, whose class moves it.
-    own_level: Level,
-    /// How important it is to its client.
-    in_process: InProcess,
-    /// What is left of its turn on the engine.
-    turn: Turn,
-    /// Ticks of the context that `turn` knows of.
-    charged: u64,
-    /// Whether the next portion is in the save area, as far as it got.
-    saved: bool,
-    /// What the next portion has used of the engine so far.
-    spent: Spent,
-    /// Since when the next portion waits for a value.
-    parked: Option<Parked>,
-}
-
-/// What became of a packet that an engine has withdrawn.
-pub(crate) struct Withdrawn {
-    /// Where the engine was.
-    pub(crate) stop: Stop,
-    /// What the packet has used of the engine, if it was at the ring's head; more than ticks if
-    /// time was measured.
-    pub(crate) used: Option<Spent>,
-    /// The time in milliseconds of any clock.
-    pub(crate) now_ms: u64,
-}
-
 /// A client's side of a context.
 struct Client {
     /// The address space that the context's buffers are in.
@@ -276,16 +192,6 @@ struct Client {
     account: Account,
     /// That it counts as one of its client's and its user's.
     _place: Share,
-}
-
-/// What an engine has of a context when it does not hold it.
-struct Area {
-    /// The context allocation; none if the device has none.
-    bo: Option<BoRef>,
-    /// Whether an engine has saved something there since it was last to come to VRAM.
-    was_saved: Atomic<bool>,
-    /// From the end of the context until it is given up, if that is in VRAM: who needs room waits.
-    ending: SetOnce<UnderWay>,
 }
 
 /// A line of work. Userspace's handle holds it, and each of its submissions.
@@ -414,23 +320,7 @@ impl Context {
                 saving <- new_mutex!(()),
                 area: SetOnce::new(),
                 area_move <- new_spinlock!(None),
-                pending <- new_spinlock!(Pending {
-                    queue: List::new(),
-                    len: 0,
-                    started: MultipassOffset::default(),
-                    number: 0,
-                    running: 0,
-                    status: Status::Active,
-                    is_client,
-                    level,
-                    own_level: Level::NORMAL,
-                    in_process: InProcess::default(),
-                    turn: Turn::default(),
-                    charged: 0,
-                    saved: false,
-                    spent: Spent::default(),
-                    parked: None,
-                }),
+                pending <- new_spinlock!(Pending::new(is_client, level)),
                 holds <- Holds::new(),
                 hold_work <- new_work!("Context::hold_work"),
                 work <- new_work!("Context::work"),
@@ -552,15 +442,6 @@ impl Context {
         new
     }
 
-    /// Whether its save area has the state of a packet that was preempted.
-    pub(crate) fn is_saved(&self) -> bool {
-        let saved = || {
-            let shared = self.dev.hw.shared().ok()?;
-            shared.is_saved(self.slot()?).ok()
-        };
-        saved().unwrap_or(false)
-    }
-
     /// The engine that works for it.
     pub(crate) fn engine(&self) -> EngineIndex {
         self.engine
@@ -614,71 +495,6 @@ impl Context {
         }
     }
 
-    /// Sees to it that it has a save area, before its first packet of commands; and that one which
-    /// is used comes to VRAM, where that disturbs nobody. Errors as of [`save_areas::create`].
-    pub(crate) fn prepare_saving(&self, parent: &Device<Bound>) -> Result {
-        let Some(client) = &self.client else {
-            return Ok(());
-        };
-        if let Some(area) = self.area.as_ref() {
-            if let (Some(bo), true) = (&area.bo, area.was_saved.load(Relaxed)) {
-                // Tried once.
-                area.was_saved.store(false, Relaxed);
-                residency::come_back(&self.dev, parent, bo, false);
-            }
-            return Ok(());
-        }
-        let _saving = self.saving.lock();
-        if self.area.as_ref().is_some() {
-            return Ok(());
-        }
-        let vm = client.vm.vm();
-        let quota = vm.system_quota(parent)?;
-        let made = save_areas::create(&self.dev, parent, vm, &quota)?;
-        if let Some((_, place)) = &made {
-            let shared = self.dev.hw.shared()?;
-            shared.set_save_area(client.slot, *place)?;
-        }
-        self.area.populate(Area {
-            bo: made.map(|(bo, _)| bo),
-            was_saved: Atomic::new(false),
-            ending: SetOnce::new(),
-        });
-        Ok(())
-    }
-
-    /// The object of its context allocation; none before its first SUBMIT.
-    fn saved_in(&self) -> Option<&BoRef> {
-        self.area.as_ref()?.bo.as_ref()
-    }
-
-    /// Whether `bo` is its context allocation.
-    pub(crate) fn is_saved_in(&self, bo: &Bo) -> bool {
-        self.saved_in().is_some_and(|own| ptr::eq(&**own, bo))
-    }
-
-    /// Counts that a buffer of it enters a hardware queue if a context allocation that it uses is
-    /// not where the GPU reaches it (row 2.08).
-    pub(crate) fn expect_areas(&self) {
-        let is_absent = self.saved_in().is_some_and(|bo| bo.is_absent());
-        if is_absent || self.vm().is_some_and(|vm| vm.has_absent()) {
-            self.dev.counters.context_not_resident.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// What it is given to do from now on waits for `fence`, of a move of its context allocation.
-    /// The caller has locked the reservation of its address space. Allocates nothing.
-    pub(crate) fn area_moves(&self, fence: &Fence) {
-        let old = self.area_move.lock().replace(fence.clone());
-        // Not under the lock.
-        drop(old);
-    }
-
-    /// Whether its engine holds it: works for it, or did last.
-    pub(crate) fn is_held(&self) -> bool {
-        self.slot().is_some() && self.dev.hw.held(self.engine) == Ok(self.slot())
-    }
-
     /// Has its engine leave it when all that it has queued, and will do, is over (row 2.07),
     /// whether or not it takes work; the fence of that, if there is anything to be done. `ENOMEM`;
     /// `ENODEV`.
@@ -720,7 +536,7 @@ impl Context {
 
     /// Queues `buffers` to run after `waits`, and gives the fence to `signals`, and with it to who
     /// traces the `awaited` values, and since when it was `held` for them; a client's by
-    /// [`hold::submit`].
+    /// [`hold::submit`](crate::fences::hold::submit).
     ///
     /// `ECANCELED` if the context is not active; `ENOSPC` if `most` submissions wait;
     /// `ENOMEM`, also if what it needs in VRAM does not get there; `EINTR` if a signal arrives.
@@ -896,197 +712,6 @@ impl Context {
         }
     }
 
-    /// Puts a published submission at the end of the queue. Called by the engine, under its lock.
-    pub(crate) fn push(&self, submission: ListArc<Submission>) -> Due {
-        let mut pending = self.pending.lock();
-        pending.queue.push_back(submission);
-        // No wrap: see `MAX_REQUESTS`.
-        pending.len = pending.len.wrapping_add(1);
-        pending.due()
-    }
-
-    /// The next portion for the ring, which is not in the ring yet, if there is one and `build`
-    /// takes it; and what the context is due for then. Called by the engine, under its lock. An
-    /// error of `build`, and nothing has changed.
-    pub(crate) fn next(
-        &self,
-        build: impl FnOnce(Task<'_>) -> Option<Result<Built>>,
-    ) -> Result<(Option<Packet>, Due)> {
-        let mut pending = self.pending.lock();
-        let due = pending.due();
-        if due != Due::Turn {
-            return Ok((None, due));
-        }
-        let from = pending.started;
-        let Some(submission) = pending.first() else {
-            return Ok((None, due));
-        };
-        // What else uses the memory, it has waited for.
-        let mut attempt = Attempt {
-            idle: pending.running == 0,
-            number: pending.number,
-            resume: pending.saved,
-            again: false,
-        };
-        let task = submission.task(from, attempt);
-        let is_buffer = matches!(task, Task::Virtual { .. });
-        let Some(built) = build(task) else {
-            return Ok((None, due));
-        };
-        let built = built?;
-        if built == Built::Busy {
-            // When what is in the ring is over, it leads here again.
-            return Ok((None, Due::Nothing));
-        }
-        // Row 2.08.
-        if is_buffer {
-            self.expect_areas();
-        }
-        let next = submission.after(from, built);
-        match next {
-            Some(next) => pending.started = next,
-            None => _ = pending.pop(),
-        }
-        if is_buffer {
-            pending.number = pending.number.wrapping_add(1);
-        }
-        // The driver's own comes from here again when the adapter was reset, and begins anew.
-        attempt.again = submission.give(from.piece) && pending.is_client;
-        pending.running = pending.running.saturating_add(1);
-        pending.saved = false;
-        let spent = take(&mut pending.spent);
-        let others = pending.len > u32::from(next.is_some());
-        let followed = others || submission.buffers_after(from) > IN_FLIGHT / 2;
-        let packet = Packet {
-            submission,
-            from,
-            attempt,
-            is_last: next.is_none(),
-            followed,
-            is_long: false,
-            level: pending.level,
-            protected: pending.turn.is_protected(),
-            spent,
-        };
-        Ok((Some(packet), pending.due()))
-    }
-
-    /// Takes back a packet that is out of the ring and is not done: its portion is the next one.
-    /// Of several the last one first. What is to be done about the context then. Called by the
-    /// engine, under its lock and in its `turn`.
-    pub(crate) fn withdraw(&self, packet: Packet, how: Withdrawn, limits: &Limits) -> Due {
-        let saved = how.stop != Stop::Between || (packet.attempt.resume && self.is_saved());
-        if let (Some(area), true) = (self.area.as_ref(), how.stop != Stop::Between) {
-            area.was_saved.store(true, Relaxed);
-        }
-        let mut pending = self.pending.lock();
-        pending.saved = saved;
-        pending.spent = packet.spent;
-        if let Some(used) = how.used {
-            pending.turn.preempted(used.ticks, limits);
-            let spent = &mut pending.spent;
-            spent.ms = spent.ms.saturating_add(used.ms);
-            spent.ticks = spent.ticks.saturating_add(used.ticks);
-        }
-        match how.stop {
-            // What waits does so out of the ring as well.
-            Stop::Waiting => {
-                // What has worked since waits for another value.
-                let has_worked =
-                    packet.attempt.resume && how.used.is_some_and(|used| used.ticks > 0);
-                let parked = pending.parked.filter(|_| !has_worked);
-                let parked = Parked {
-                    since_ms: parked.map_or(how.now_ms, |parked| parked.since_ms),
-                    seen_ms: how.now_ms,
-                };
-                pending.spent.waited_ms = parked.waited_ms();
-                pending.parked = Some(parked);
-            }
-            Stop::Within => {
-                pending.spent.waited_ms = 0;
-                pending.parked = None;
-            }
-            // It was not tried.
-            Stop::Between => (),
-        }
-        count_out(&mut pending.running, 1);
-        // If it is in the queue, it is the first: it has portions that were not started.
-        if let Ok(submission) = ListArc::try_from_arc(packet.submission) {
-            pending.queue.push_front(submission);
-            pending.len = pending.len.saturating_add(1);
-        }
-        pending.started = packet.from;
-        pending.number = packet.attempt.number;
-        pending.due()
-    }
-
-    /// The adapter was reset: what its save area has is nothing any more. Called by the engine,
-    /// under its lock.
-    pub(crate) fn forget_saved(&self) {
-        self.pending.lock().saved = false;
-    }
-
-    /// The adapter was reset, and nothing of it is in the ring: its first submission, a part of
-    /// which may be done, begins anew.
-    pub(crate) fn begin_anew(&self) {
-        self.pending.lock().started = MultipassOffset::default();
-    }
-
-    /// How important its next portion is, and since when that waits for a value.
-    pub(crate) fn parked(&self) -> (Level, Parked) {
-        let pending = self.pending.lock();
-        (pending.level, pending.parked.unwrap_or_default())
-    }
-
-    /// Counts a packet out of the ring; what is to be done about the context then. Called by the
-    /// engine, under its lock.
-    pub(crate) fn retire(&self) -> Due {
-        let mut pending = self.pending.lock();
-        pending.parked = None;
-        count_out(&mut pending.running, 1);
-        pending.due()
-    }
-
-    /// What is to be done about the context at this moment.
-    pub(crate) fn due(&self) -> Due {
-        self.pending.lock().due()
-    }
-
-    /// Prepares the first submission as long as it is due for that. Process context, no locks held;
-    /// allocates nothing.
-    pub(crate) fn prepare(&self) {
-        loop {
-            let first = {
-                let mut pending = self.pending.lock();
-                match pending.due() {
-                    Due::Preparation => pending.first(),
-                    _ => None,
-                }
-            };
-            let Some(submission) = first else {
-                return;
-            };
-            match submission.gate().is_open() {
-                true => submission.prepare(),
-                false => submission.gate().arm(),
-            }
-            self.dev.reapers.submissions.bury(submission);
-        }
-    }
-
-    /// Takes the first submission out of the queue if it is to be cancelled now, with `error`;
-    /// `lost`: because the device is lost.
-    pub(crate) fn pop_cancelled(&self, lost: bool, error: Error) -> Option<Arc<Submission>> {
-        let mut pending = self.pending.lock();
-        if pending.due() != Due::Drain && !(lost && pending.running == 0) {
-            return None;
-        }
-        let submission = pending.pop()?;
-        // Before anybody looks at the next one, which may wait for it.
-        submission.refuse(error);
-        Some(submission)
-    }
-
     /// Takes no more work, for the reason `status`; the first reason counts.
     pub(crate) fn mark(self: &Arc<Self>, status: Status) {
         {
@@ -1124,183 +749,6 @@ fn unpromised(publish: impl FnOnce(&Fence)) -> impl FnOnce(&Fence) -> Few<Promis
     |fence| {
         publish(fence);
         Few::Empty
-    }
-}
-
-impl Pending {
-    /// A reference to the first submission, which stays in the queue.
-    fn first(&mut self) -> Option<Arc<Submission>> {
-        let mut cursor = self.queue.cursor_front();
-        let first = cursor.peek_next()?;
-        Some(first.arc().into())
-    }
-
-    /// Takes the first submission out.
-    fn pop(&mut self) -> Option<Arc<Submission>> {
-        let first = self.queue.pop_front()?;
-        count_out(&mut self.len, 1);
-        self.started = MultipassOffset::default();
-        Some(first.into_arc())
-    }
-
-    /// What is to be done about the context, by its status, its first submission and the ring.
-    fn due(&mut self) -> Due {
-        let (status, running, started) = (self.status, self.running, self.started);
-        let mut cursor = self.queue.cursor_front();
-        let Some(first) = cursor.peek_next() else {
-            return Due::Nothing;
-        };
-        let cancelled = match status {
-            Status::Active if !first.gate().is_open() => {
-                return match first.gate().is_armed() {
-                    true => Due::Nothing,
-                    false => Due::Preparation,
-                }
-            }
-            // The driver's own goes on all the same: what it waits for is over, however it ended.
-            Status::Active => {
-                started == MultipassOffset::default() && self.is_client && first.is_in_vain()
-            }
-            // Others wait for it.
-            _ if first.is_switch() => false,
-            // What made room in its midst is left to end, as what runs is.
-            Status::Destroyed => !self.saved,
-            _ => true,
-        };
-        match (cancelled, running) {
-            (false, _) if !first.is_prepared() => Due::Preparation,
-            (false, _) => Due::Turn,
-            (true, 0) => Due::Drain,
-            // Not before what is in the ring.
-            (true, _) => Due::Nothing,
-        }
-    }
-}
-
-impl Wake for Context {
-    fn wake(this: &Arc<Self>) {
-        // Refused if it is queued already: then it will run and look.
-        let _ = crate::gpu::QUEUE.enqueue::<_, 0>(this.clone());
-    }
-}
-
-/// What a client wants to be done.
-pub(crate) struct Request {
-    /// Commands in memory, which run one after the other.
-    pub(crate) buffers: Few<Buffer>,
-    /// Fences that the buffers wait for.
-    pub(crate) waits: Few<Fence>,
-    /// What is signalled when the last buffer is done.
-    pub(crate) signals: Signals,
-}
-
-impl Holder for Context {
-    type Request = Request;
-    type Deferred = Deferral;
-
-    fn device(&self) -> &SkuaDevice {
-        &self.dev
-    }
-
-    fn client(&self) -> Option<&Arc<Quota>> {
-        self.vm().map(|vm| vm.client())
-    }
-
-    fn holds(&self) -> &Holds<Self> {
-        &self.holds
-    }
-
-    fn queued(&self) -> u32 {
-        self.pending.lock().len
-    }
-
-    fn is_active(&self) -> bool {
-        self.status() == Status::Active
-    }
-
-    fn submit(
-        this: &Arc<Self>,
-        request: &mut Request,
-        values: &[Wait],
-        held: Option<Instant<Monotonic>>,
-    ) -> Result {
-        let Request {
-            buffers,
-            waits,
-            signals,
-        } = request;
-        let (buffers, waits, most) = match held {
-            Some(_) => (buffers.try_clone()?, waits.try_clone()?, UNLIMITED),
-            None => (take(buffers), take(waits), MAX_REQUESTS),
-        };
-        this.submit(buffers, waits, most, signals, values, held)
-    }
-
-    fn fail(this: &Arc<Self>, _error: Error) -> Error {
-        recovery::fail(this, Status::Lost);
-        ECANCELED
-    }
-
-    fn perform(deferred: Deferral) -> Option<Deferral> {
-        deferred.perform()
-    }
-
-    fn cancelled(&self, request: &Request) {
-        if let Ok(engine) = self.dev.engine(self.engine) {
-            engine.cancel(&self.dev, self, request.buffers.iter());
-        }
-    }
-
-    fn signals(request: &mut Request) -> &mut Signals {
-        &mut request.signals
-    }
-
-    /// Nobody is told of what the client has cancelled itself.
-    fn ended(&self, result: Result) -> End {
-        self.finished.fetch_add(1, Relaxed);
-        match result {
-            Ok(()) => End::Done,
-            Err(ECANCELED) if self.status() == Status::Destroyed => End::Withdrawn,
-            Err(_) => End::Failed,
-        }
-    }
-
-    fn look_again(this: Arc<Self>) {
-        // Refused if it is queued already: then it will run and look.
-        if let Err(context) = hold::QUEUE.enqueue::<_, 1>(this) {
-            Self::bury(context);
-        }
-    }
-
-    fn bury(this: Arc<Self>) {
-        let dev = this.dev.clone();
-        dev.reapers.contexts.bury(this);
-    }
-}
-
-impl Target for Context {
-    fn wake(self: Arc<Self>, _index: u32, _reached: bool) {
-        Self::look_again(self);
-    }
-}
-
-impl WorkItem<1> for Context {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        hold::run(this);
-    }
-}
-
-impl WorkItem for Context {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        let dev = this.dev.clone();
-        if let Ok(engine) = dev.engine(this.engine) {
-            engine.look_at(&dev, &this);
-        }
-        dev.reapers.contexts.bury(this);
     }
 }
 

@@ -86,10 +86,12 @@ use crate::{
             Used, //
         },
         context::{
+            pending::{
+                Due,
+                Withdrawn, //
+            },
             Context,
-            Due,
-            Status,
-            Withdrawn, //
+            Status, //
         },
         coredump::Failure,
         packet::{
