@@ -8,7 +8,7 @@
 //! | about | in |
 //! |---|---|
 //! | what is to be done | [`submission`], [`packet`] (a part of one, in a ring), [`context`] (their order: its [queue](context::pending), what clients [ask](context::requests) of it, where it is saved to), [`deferral`] (destructions that wait behind held work) |
-//! | who has the engine | [`engine`], [`busy`] (for how long) |
+//! | who has the engine | [`engine`], its [run queue](engine::run_queue), [`busy`] (for how long) |
 //! | when it goes wrong | [`recovery`] (one engine), [`adapter_reset`] (all of them), [`report`] and [`coredump`] (what is told of it) |
 //! | sleep | [`power`] |
 

@@ -21,55 +21,37 @@
 //! to its context's queue when the engine has answered; until then nothing is written into the
 //! ring.
 //!
-//! Two parties work here. A thread that submits fills the ring ([`Engine::submit`]): under a spin
-//! lock, so it cannot be stopped on the way, and without signalling anything. Interrupt threads and
-//! workers take out what has ended, signal it, and fill the ring again ([`Engine::process`]). No
-//! client's thread ever holds what others' fences need.
+//! Two parties work here. A thread that submits fills the ring ([`Engine::submit`]): under the spin
+//! lock of the [run queue](run_queue), so it cannot be stopped on the way, and without signalling
+//! anything. Interrupt threads and workers take out what has ended, signal it, and fill the ring
+//! again ([`Engine::process`]). No client's thread ever holds what others' fences need.
 //!
 //! Decisions are [`crate::policy`]'s: which fence id is which packet, what has ended, whose fault a
-//! reset is ([`Node`]); whose turn it is, and who is preempted ([`Scheduler`]).
+//! reset is ([`Node`](node::Node)); whose turn it is, and who is preempted
+//! ([`Scheduler`](crate::policy::scheduler::Scheduler)).
 
 use crate::{
     ext::{
         fence::Signalling,
         trace, //
     },
-    fences::gate::Wake,
     gpu::SkuaDevice,
-    hardware::miniport::{
-        Hardware,
-        Ring, //
-    },
-    kernel_heap::KernelHeap,
     policy::{
-        miniport::{
-            Stop,
-            Task, //
-        },
+        miniport::Stop,
         node::{
             self,
             Blame,
-            Cause,
-            Node,
-            NodeError,
-            Packet as _, //
+            NodeError, //
         },
         paging::MultipassOffset,
-        parked::Looks,
         scheduler::{
             InProcess,
             Level,
-            Levels,
             Limits,
-            Running,
-            Scheduler,
             LEVELS, //
         },
         scheduling_caps::SchedulingCaps,
-        watchdog::{
-            Arrival,
-            Spent, //
-        }, //
+        watchdog::Spent, //
     },
     spec::{
         command::EngineKind,
@@ -81,7 +63,6 @@ use crate::{
     },
     submit::{
         busy::{
-            EngineClock,
             Usage,
             Used, //
         },
@@ -94,12 +75,15 @@ use crate::{
             Status, //
         },
         coredump::Failure,
+        engine::run_queue::{
+            Position,
+            RunQueue, //
+        },
         packet::{
             self,
             Finished,
             Packet,
-            Taken,
-            IN_FLIGHT, //
+            Taken, //
         },
         recovery::{
             condemn,
@@ -128,7 +112,6 @@ use kernel::{
             Release, //
         },
         Arc,
-        ArcBorrow,
         Mutex,
         SpinLock, //
     },
@@ -137,6 +120,8 @@ use kernel::{
         Monotonic, //
     }, //
 };
+
+pub(super) mod run_queue;
 
 /// Whether the engine takes work.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -157,45 +142,6 @@ impl From<NodeError<Error>> for Error {
             NodeError::Miniport(error) => error,
         }
     }
-}
-
-/// What is under the engine's lock.
-pub(crate) struct State {
-    /// Changed by recovery and by loss only, under `turn` as well.
-    pub(crate) mode: Mode,
-    /// What is done about it by itself; none also while that is done about the whole adapter.
-    pub(crate) recovery: Option<Recovery>,
-    /// The ring and its packets, at most [`IN_FLIGHT`].
-    pub(crate) node: Node<KernelHeap, Hardware, Packet>,
-    /// Which client the time of the packet at the ring's head is counted to.
-    clock: EngineClock,
-    /// Decides which of the contexts that have work comes next.
-    scheduler: Scheduler,
-    /// By level, contexts whose first submission can start, in turn, each once.
-    ready: [List<Context>; LEVELS],
-    /// The same for those whose turn is over.
-    over: [List<Context>; LEVELS],
-    /// Contexts whose work was preempted where it waits for a value (row 2.19): tried again when
-    /// nothing else is ready, or now and then.
-    parked: List<Context>,
-    /// When one of `parked` was last tried; says which is next.
-    looks: Looks,
-    /// The context that the engine may hold though nothing of it is in the ring: it stays until
-    /// another one's packet has ended.
-    held: Option<Arc<Context>>,
-    /// The packet at the ring's head.
-    head: Option<Head>,
-    /// Milliseconds after which the watchdog cuts what does nothing but wait.
-    stuck_ms: u64,
-}
-
-/// What is known of the packet at the ring's head.
-#[derive(Clone, Copy)]
-struct Head {
-    /// Fence id of the packet at the head.
-    id: u64,
-    /// When it got there, by [`now_ms`].
-    since: Arrival,
 }
 
 /// One of the device's engines, as long as the device's data live.
@@ -219,341 +165,12 @@ pub(crate) struct Engine {
     pub(crate) turn: Mutex<Taken>,
     /// The ring, and who waits for room in it.
     #[pin]
-    pub(crate) state: SpinLock<State>,
-}
-
-impl State {
-    /// Whether nothing is in the ring, no context is held, and nothing is done about it.
-    pub(crate) fn rests(&self) -> bool {
-        let has_work = !self.node.is_empty() || self.node.asked().is_some();
-        !has_work && self.held.is_none() && self.recovery.is_none()
-    }
-
-    /// Whether it takes work and has none: nothing is in the ring, nobody waits for it.
-    fn is_idle(&self) -> bool {
-        let has_work = !self.node.is_empty() || self.scheduler.is_waited_for();
-        self.mode == Mode::Running && !has_work && self.parked.is_empty()
-    }
-
-    /// Counts a packet out of the ring, at the engine time `now`.
-    pub(crate) fn retire(&mut self, dev: &SkuaDevice, packet: &Packet, now: u64) {
-        let context = packet.submission.context();
-        match packet.task() {
-            Task::Virtual { .. } => self.hold(dev, Some(context.clone())),
-            Task::Paging(pass, _) if pass.operation.has_steps() => self.hold(dev, None),
-            // Perhaps the engine did nothing.
-            Task::Paging(..) | Task::Switch | Task::Null(_) => {
-                if dev.hw.held(context.engine()) == Ok(None) {
-                    self.hold(dev, None);
-                }
-            }
-        }
-        self.charge(packet, now);
-        self.look_at_head(now);
-        self.attend(context, context.retire(), Position::Last, now);
-    }
-
-    /// The engine holds `context` from now on: it has left what it held before.
-    pub(crate) fn hold(&mut self, dev: &SkuaDevice, context: Option<Arc<Context>>) {
-        if let Some(left) = core::mem::replace(&mut self.held, context) {
-            dev.reapers.contexts.bury(left);
-        }
-    }
-
-    /// Counts what a packet that is out of the ring, and had begun, has used of the engine; ticks.
-    fn charge(&mut self, packet: &Packet, now: u64) -> u64 {
-        self.scheduler.served(packet.level, now);
-        let crowded = self.scheduler.crowded(packet.level, now);
-        let context = packet.submission.context();
-        context.charge(crowded, self.scheduler.limits())
-    }
-
-    /// Tells the scheduler if at most one context of `level` has work; called before that changes,
-    /// and before what it has used is charged.
-    fn look_for_others(&mut self, level: Level, now: u64) {
-        let crowded = {
-            let lists = [&self.ready, &self.over].map(|lists| lists.get(level.index()));
-            let listed = lists.into_iter().flatten().flat_map(List::iter);
-            let listed = listed.map(|context| core::ptr::from_ref(&*context));
-            let packets = self.node.iter().map(|(_, packet)| packet);
-            let running = packets.filter(|packet| packet.level == level);
-            let running = running.map(|packet| Arc::as_ptr(packet.submission.context()));
-            let mut all = Iterator::chain(running, listed);
-            let first = all.next();
-            all.any(|other| Some(other) != first)
-        };
-        if !crowded {
-            self.scheduler.was_alone(level, now);
-        }
-    }
-
-    /// [`Self::look_for_others`] of the levels of all that is in the ring.
-    fn look_for_rivals(&mut self, now: u64) {
-        let mut levels = [None; LEVELS];
-        for (_, packet) in self.node.iter() {
-            if let Some(level) = levels.get_mut(packet.level.index()) {
-                *level = Some(packet.level);
-            }
-        }
-        for level in levels.into_iter().flatten() {
-            self.look_for_others(level, now);
-        }
-    }
-
-    /// When the packet got to the head that is there now.
-    pub(crate) fn head_since(&self) -> Option<Arrival> {
-        self.head.map(|head| head.since)
-    }
-
-    /// Tells the clocks what is at the head of the ring.
-    pub(crate) fn look_at_head(&mut self, now: u64) {
-        let head = self.node.head();
-        let id = head.map(|(id, _)| id);
-        if self.head.map(|head| head.id) != id {
-            self.head = id.map(|id| Head {
-                id,
-                since: Arrival {
-                    ms: now_ms(),
-                    ticks: now,
-                },
-            });
-        }
-        self.clock.head_changed(id, || {
-            let submission = &head?.1.submission;
-            submission
-                .context()
-                .usage()
-                .filter(|_| !submission.is_switch())
-        });
-    }
-
-    /// Has `context`, whose next packet waits for a value, wait for that out of the ring, and for
-    /// nothing else.
-    fn park(&mut self, context: &Arc<Context>, due: Due, now: u64) {
-        if due != Due::Turn || self.mode == Mode::Lost {
-            return self.attend(context, due, Position::Last, now);
-        }
-        let listed = self.take(context, context.level());
-        let context = match listed.ok_or(()) {
-            Ok(context) => Ok(context),
-            Err(()) => ListArc::try_from_arc(context.clone()),
-        };
-        if let Ok(context) = context {
-            self.parked.push_back(context);
-        }
-    }
-
-    /// Takes `context` out of the lists of `level`, if it is in one.
-    fn take(&mut self, context: &Arc<Context>, level: Level) -> Option<ListArc<Context>> {
-        let lists = [&mut self.ready, &mut self.over].map(|lists| lists.get_mut(level.index()));
-        let taken = lists.into_iter().flatten().find_map(|list| {
-            let mut cursor = list.cursor_front();
-            while !core::ptr::eq(&*cursor.peek_next()?.arc(), &**context) {
-                cursor.move_next();
-            }
-            cursor.remove_next()
-        })?;
-        self.scheduler.leave(level);
-        Some(taken)
-    }
-
-    /// Does what a context has become due for.
-    fn attend(&mut self, context: &Arc<Context>, due: Due, place: Position, now: u64) {
-        match due {
-            Due::Nothing => (),
-            Due::Turn if self.mode != Mode::Lost => {
-                let level = context.level();
-                self.look_for_others(level, now);
-                let Some(list) = self.ready.get_mut(level.index()) else {
-                    return;
-                };
-                // Refused if it is in a list already.
-                if let Ok(context) = ListArc::try_from_arc(context.clone()) {
-                    match place {
-                        Position::First => {
-                            list.push_front(context);
-                            self.scheduler.wait_on(level);
-                        }
-                        Position::Last => {
-                            list.push_back(context);
-                            self.scheduler.wait(level, now);
-                        }
-                    }
-                }
-            }
-            Due::Turn | Due::Preparation | Due::Drain => Wake::wake(context),
-        }
-    }
-
-    /// The context whose turn it is, out of its list, and whether that is so for having waited, or
-    /// been passed over, for long.
-    fn next(&mut self, now: u64) -> Option<(Arc<Context>, bool)> {
-        loop {
-            let Some((level, aged)) = self.scheduler.next(now) else {
-                // There is nothing better to do than to wait for one of them.
-                return match self.node.is_empty() {
-                    true => Some((self.take_parked(None)?, false)),
-                    false => None,
-                };
-            };
-            let list = self.ready.get_mut(level.index())?;
-            let over = self.over.get_mut(level.index())?;
-            let Some(context) = list.pop_front() else {
-                // The turns of all contexts of this level are over.
-                core::mem::swap(list, over);
-                let limits = self.scheduler.limits();
-                let rounds = list.iter().map(|context| context.turn().rounds(limits));
-                match rounds.min() {
-                    Some(rounds) => list
-                        .iter()
-                        .for_each(|context| context.renew_turn(rounds, limits)),
-                    None => {
-                        // The scheduler has counted a context that is in no list.
-                        crate::warn_on_once!(true);
-                        self.scheduler.leave(level);
-                    }
-                }
-                continue;
-            };
-            if !context.is_system() && context.turn().is_over() {
-                over.push_back(context);
-                continue;
-            }
-            let (context, spared) = self.lend(context, level);
-            self.scheduler.take(level);
-            return Some((context.into_arc(), aged || spared));
-        }
-    }
-
-    /// Of those of `level` that wait, and outrank `context`, the one that no other outranks.
-    fn superior(&self, context: &Context, level: Level) -> Option<*const Context> {
-        if !context.usage().is_some_and(|usage| usage.ranks()) {
-            return None;
-        }
-        let lists = [&self.ready, &self.over].map(|lists| lists.get(level.index()));
-        let listed = lists.into_iter().flatten().flat_map(List::iter);
-        let mut superior: Option<ArcBorrow<'_, Context>> = None;
-        for other in listed {
-            if other.outranks(superior.as_deref().unwrap_or(context)) {
-                superior = Some(other);
-            }
-        }
-        superior.map(|superior| core::ptr::from_ref(&*superior))
-    }
-
-    /// Has its superior take the place and the turn of `first`, of the ready list of `level`; or
-    /// `first`, if it has none, or was passed over for long (`true`).
-    fn lend(&mut self, first: ListArc<Context>, level: Level) -> (ListArc<Context>, bool) {
-        let Some(superior) = self.superior(&first, level) else {
-            return (first, false);
-        };
-        if !first.is_passed() {
-            return (first, true);
-        }
-        let lists = [&mut self.ready, &mut self.over].map(|lists| lists.get_mut(level.index()));
-        for list in lists.into_iter().flatten() {
-            let mut cursor = list.cursor_front();
-            while let Some(next) = cursor.peek_next() {
-                if core::ptr::eq(&*next.arc(), superior) {
-                    let superior = next.remove();
-                    first.lend_turn(&superior);
-                    cursor.insert_next(first);
-                    return (superior, false);
-                }
-                cursor.move_next();
-            }
-        }
-        (first, false)
-    }
-
-    /// Takes the one that is to be tried now out of those that wait for values.
-    fn take_parked(&mut self, running: Option<Level>) -> Option<Arc<Context>> {
-        let parked = self.parked.iter().map(|context| context.parked());
-        let place = self.looks.next(parked, running, now_ms())?;
-        let mut cursor = self.parked.cursor_front();
-        for _ in 0..place {
-            cursor.move_next();
-        }
-        cursor.remove_next().map(ListArc::into_arc)
-    }
-
-    /// Has one of those that wait for values wait for its turn; seldom, as nobody else works while
-    /// it is tried. `waits`: whether nobody does anyway.
-    fn unpark(&mut self, dev: &SkuaDevice, waits: bool, now: u64) {
-        if self.parked.is_empty() || !self.looks.is_time(now_ms()) {
-            return;
-        }
-        let head = self.node.head().filter(|_| !waits);
-        let running = head.map(|(_, packet)| packet.level);
-        if let Some(context) = self.take_parked(running) {
-            self.attend(&context, Due::Turn, Position::Last, now);
-            dev.reapers.contexts.bury(context);
-        }
-    }
-
-    /// What the engine works on, or `waits` in, and the levels of other contexts' packets behind
-    /// that.
-    fn running(&self, now: u64, waits: impl FnOnce() -> bool) -> Option<(Running, Levels)> {
-        let (_, packet) = self.node.head()?;
-        let context = packet.submission.context();
-        // Only a context that has work outside of the ring is in a list.
-        let own = ListArc::<Context>::try_from_arc(context.clone()).is_err();
-        let others = || {
-            let behind = self.node.iter().skip(1).map(|(_, packet)| packet);
-            behind.filter(|packet| !Arc::ptr_eq(packet.submission.context(), context))
-        };
-        let outranks = |other: &Packet| {
-            other.level == packet.level && other.submission.context().outranks(context)
-        };
-        let running = Running {
-            level: packet.level,
-            own: own.then(|| context.level()),
-            ran: now.saturating_sub(self.head.map_or(now, |head| head.since.ticks)),
-            left: context.turn().left(),
-            protected: packet.protected,
-            waits: waits(),
-            outranked: self.superior(context, packet.level).is_some() || others().any(outranks),
-        };
-        Some((running, others().map(|packet| packet.level).collect()))
-    }
-
-    /// The packet at the head, where the engine has stopped as it waits for a value, as what works
-    /// without end if it has waited for too long: it was tried once more since.
-    fn overdue_wait(&self) -> Option<Cause> {
-        let (id, packet) = self.node.head()?;
-        let context = packet.submission.context();
-        let has_waited = packet.spent.waited_ms >= self.stuck_ms && !context.has_worked();
-        has_waited.then_some(Cause::Endless(id))
-    }
-
-    /// Whether the engine, which can be, is to be asked to stop, and whether that has to be looked
-    /// at again; `waits`: whether it does nothing but wait.
-    fn contention(&self, now: u64, waits: impl FnOnce() -> bool) -> (bool, bool) {
-        if self.mode != Mode::Running || self.node.asked().is_some() {
-            return (false, false);
-        }
-        let Some((running, queued)) = self.running(now, waits) else {
-            return (false, false);
-        };
-        (
-            self.scheduler.preempts(running, queued, now),
-            self.scheduler.is_contended(running, queued) || !self.parked.is_empty(),
-        )
-    }
+    pub(crate) state: SpinLock<RunQueue>,
 }
 
 /// Milliseconds of the clock that packets' time at the head is measured by.
 pub(crate) fn now_ms() -> u64 {
     u64::try_from(Monotonic::ktime_get() / 1_000_000).unwrap_or(0)
-}
-
-/// Where in its list a context is put.
-#[derive(Clone, Copy)]
-enum Position {
-    /// Before the others: it goes on with its turn.
-    First,
-    /// Behind the others: its turn is to come.
-    Last,
 }
 
 impl Engine {
@@ -569,8 +186,7 @@ impl Engine {
         preempts: bool,
         stuck_ms: u32,
     ) -> Result<Pin<KBox<Self>>> {
-        let node = Node::new(index, Ring::new()?, IN_FLIGHT)?;
-        let clock = EngineClock::new(index);
+        let state = RunQueue::new(index, turns, stuck_ms)?;
         let taken = Taken::new()?;
         KBox::try_pin_init(
             try_pin_init!(Self {
@@ -581,20 +197,7 @@ impl Engine {
                 stale_faults: Atomic::new(0),
                 old_ticks: Atomic::new(0),
                 turn <- new_mutex!(taken),
-                state <- new_spinlock!(State {
-                    mode: Mode::Running,
-                    recovery: None,
-                    node,
-                    clock,
-                    scheduler: Scheduler::new(turns),
-                    ready: [const { List::new() }; LEVELS],
-                    over: [const { List::new() }; LEVELS],
-                    parked: List::new(),
-                    looks: Looks::default(),
-                    held: None,
-                    head: None,
-                    stuck_ms: stuck_ms.into(),
-                }),
+                state <- new_spinlock!(state),
             }),
             GFP_KERNEL,
         )
@@ -690,7 +293,7 @@ impl Engine {
     }
 
     /// Changes what can be started, at the engine time that `change` is told, and starts it.
-    fn change<R>(&self, dev: &SkuaDevice, change: impl FnOnce(&mut State, u64) -> R) -> R {
+    fn change<R>(&self, dev: &SkuaDevice, change: impl FnOnce(&mut RunQueue, u64) -> R) -> R {
         let generation = dev.hw.generation();
         let (changed, filled) = {
             let now = self.ticks(dev);
@@ -844,7 +447,7 @@ impl Engine {
     pub(crate) fn complete(
         &self,
         dev: &SkuaDevice,
-        state: &mut State,
+        state: &mut RunQueue,
         finished: &mut Finished,
     ) -> Result {
         state.look_for_rivals(self.ticks(dev));
@@ -864,7 +467,7 @@ impl Engine {
     pub(crate) fn take_back(
         &self,
         dev: &SkuaDevice,
-        state: &mut State,
+        state: &mut RunQueue,
         finished: &mut Finished,
         withdrawn: &mut KVec<(u64, Packet, Stop)>,
         blame: Option<Blame<'_, Packet>>,
@@ -928,7 +531,7 @@ impl Engine {
 
     /// Traces the packets in the ring, all of which were written into it again, and counts those
     /// that should not have been.
-    pub(crate) fn note_rewritten(&self, dev: &SkuaDevice, state: &State) {
+    pub(crate) fn note_rewritten(&self, dev: &SkuaDevice, state: &RunQueue) {
         for (id, packet) in state.node.iter() {
             let context = packet.submission.context();
             if packet.is_buffer() {
@@ -963,7 +566,7 @@ impl Engine {
 
     /// Asks the engine to stop if who runs has to make room, and has it looked at later if that may
     /// come. Whether it was asked.
-    fn preempt_if_due(&self, dev: &SkuaDevice, state: &mut State, now: u64) -> Result<bool> {
+    fn preempt_if_due(&self, dev: &SkuaDevice, state: &mut RunQueue, now: u64) -> Result<bool> {
         if !self.preempts {
             return Ok(false);
         }
@@ -976,7 +579,7 @@ impl Engine {
 
     /// Asks the engine to stop, unless it was, or has nothing left to do. Whether it was asked.
     /// Errors as of [`Self::complete`].
-    pub(crate) fn preempt(&self, dev: &SkuaDevice, state: &mut State) -> Result<bool> {
+    pub(crate) fn preempt(&self, dev: &SkuaDevice, state: &mut RunQueue) -> Result<bool> {
         let asked = state.node.preempt(&dev.hw)?;
         if asked {
             dev.counters.preemptions.fetch_add(1, Relaxed);
@@ -990,7 +593,7 @@ impl Engine {
     /// Moves portions that can start into the ring, as far as there is room, and tells the engine;
     /// or asks it to stop, if what can start is more important than what runs; at the engine time
     /// `now`.
-    fn fill(&self, dev: &SkuaDevice, state: &mut State, now: u64) -> Result {
+    fn fill(&self, dev: &SkuaDevice, state: &mut RunQueue, now: u64) -> Result {
         if state.mode != Mode::Running
             || state.node.asked().is_some()
             || self.preempt_if_due(dev, state, now)?

@@ -85,9 +85,9 @@ use crate::{
         coredump::Failure,
         engine::{
             now_ms,
+            run_queue::RunQueue,
             Engine,
-            Mode,
-            State, //
+            Mode, //
         },
         packet::{
             Finished,
@@ -752,7 +752,7 @@ pub(crate) fn mark_guilty(
 pub(crate) fn condemn(
     dev: &SkuaDevice,
     engine: &Engine,
-    state: &mut State,
+    state: &mut RunQueue,
     removed: &Finished,
     status: Status,
 ) -> Option<Arc<Vm>> {
