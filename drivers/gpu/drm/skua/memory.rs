@@ -17,7 +17,7 @@
 //!
 //! | about | in |
 //! |---|---|
-//! | what an object is, and its places | [`bo`], [`clean_copy`] (what is kept when it comes to VRAM), [`evicted`] (what is out) |
+//! | what an object is, and its places | [`bo`] (says what is in files of its own), [`clean_copy`] (what is kept when it comes to VRAM), [`evicted`] (what is out) |
 //! | who counts and keeps it | [`claims`], [`device`] (a client's devices and their budgets), [`save_areas`] |
 //! | the segments | [`vram`], [`gart`] (the aperture segment), [`host_aperture`] (the CPU's window on VRAM) |
 //! | where the GPU finds it | [`vm`] (what is mapped, and binds), [`installed`] (who leads to it), [`page_table`] |
