@@ -25,6 +25,7 @@
 //! | part | what is in it |
 //! |---|---|
 //! | [`marks`] | marks, a bit each, and how many have it resident or locked |
+//! | [`ranks`] | in which list those find it who need room |
 
 use crate::{
     ext::{
@@ -42,11 +43,7 @@ use crate::{
             Offer,
             Placement, //
         },
-        lru::{
-            self,
-            Listed,
-            Lru, //
-        },
+        lru,
         pages::{
             self,
             Caching,
@@ -102,10 +99,7 @@ use crate::{
         heap::FallibleVec,
         page_plan::PhysPiece,
         page_table::Reach,
-        priority::{
-            self,
-            Level, //
-        },
+        priority::Level,
         segment_sets::{
             Attempt,
             Segment,
@@ -155,6 +149,7 @@ use kernel::{
 };
 
 mod marks;
+mod ranks;
 
 /// Regions of the uAPI are the miniport's segments.
 pub(crate) use crate::policy::miniport::{
@@ -162,6 +157,13 @@ pub(crate) use crate::policy::miniport::{
     SYSTEM_SEGMENT as REGION_SYSTEM,
     VRAM_SEGMENT as REGION_VRAM, //
 };
+pub(crate) use ranks::{
+    renew,
+    set_priority,
+    vram_rank,
+    was_used, //
+};
+
 /// In [`BoData::made`], in place of the flags: [`ContextUse::Engine`].
 const FOR_ENGINE: u16 = 1 << 3;
 /// In [`BoData::made`], in place of the flags: [`ContextUse::Context`].
@@ -762,45 +764,6 @@ pub(crate) fn offered_share(bo: &Bo) -> Result<Arc<Share>> {
     }
 }
 
-/// The list of objects in VRAM of `rank`.
-pub(crate) const fn vram_rank(rank: priority::Rank) -> u8 {
-    // CAST: few.
-    match rank {
-        priority::Rank::Offered(offer) => FIRST_OFFERED + offer as u8 * LEVELS,
-        priority::Rank::Kept(level) => level as u8,
-    }
-}
-
-// CAST: few.
-const LEVELS: u8 = Level::ALL.len() as u8;
-/// Behind the ranks of what is in VRAM and in the aperture.
-const FIRST_OFFERED: u8 = 2 * LEVELS;
-/// The rank of what has system pages and is offered first.
-const FIRST_AWAKE: u8 = 100;
-
-/// Says that `bo`, whose reservation the caller has locked, was used just now: it is not the next
-/// to make room for others.
-pub(crate) fn was_used(bo: &Bo) {
-    bo.count_use(bo.dev());
-    renew(bo);
-}
-
-/// Has `bo`, whose reservation the caller has locked, be the last of its list, though nobody has
-/// used it.
-pub(crate) fn renew(bo: &Bo) {
-    if bo.region() == REGION_VRAM || (bo.region() == REGION_APERTURE && bo.may_move()) {
-        lru::use_now(bo);
-    }
-}
-
-/// Has `bo` be of `level` when room is made: those of lower ones go before it.
-pub(crate) fn set_priority(bo: &Bo, level: Level) {
-    if let Ok(_reserved) = resv::lock_uninterruptible(bo) {
-        bo.set_level(level as u8);
-        renew(bo);
-    }
-}
-
 /// Where the GPU finds what is placed so; nothing is nowhere.
 pub(crate) fn memory_of(placement: &gem::PlacementOf<BoData>) -> Option<Memory> {
     match placement {
@@ -1014,42 +977,9 @@ impl BoData {
         counter.fetch_add(bo.size() as u64, Relaxed);
     }
 
-    /// In which list it is, when it has system pages.
-    fn awake_rank(&self) -> u8 {
-        match self.backing.offer() {
-            Offer::At(offer) => FIRST_AWAKE.saturating_add(offer),
-            Offer::Gone => FIRST_AWAKE,
-            Offer::Not => BoData::LAST_AWAKE,
-        }
-    }
-
     /// Whether it may be mapped in the address space whose users are `users`.
     pub(crate) fn may_be_mapped_in(&self, users: &Arc<Reservation>) -> bool {
         !self.backing.is_shared() || self.backing.shares(users)
-    }
-
-    /// The [`Level`] of its priority.
-    pub(crate) fn level(&self) -> u8 {
-        self.backing.rank() % gart::rank(Level::Minimum)
-    }
-
-    /// The priority that its client gave it last (row 2.25).
-    pub(crate) fn priority(&self) -> Level {
-        let level = Level::ALL.get(usize::from(self.level()));
-        // There is none without.
-        level.copied().unwrap_or(Level::Minimum)
-    }
-
-    /// Has it be of `level`, in the list of the region that it is in.
-    fn set_level(&self, level: u8) {
-        let first = match (self.region(), self.backing.offer()) {
-            (REGION_APERTURE, _) => gart::rank(Level::Minimum),
-            (REGION_VRAM, Offer::At(offer)) => {
-                FIRST_OFFERED.saturating_add(offer.saturating_mul(LEVELS))
-            }
-            _ => 0,
-        };
-        self.backing.set_rank(first.saturating_add(level));
     }
 
     /// Whether the CPU may see it in VRAM, uncached.
@@ -1185,37 +1115,10 @@ fn behind(
     })
 }
 
-impl Listed for BoData {
-    fn lru(dev: &SkuaDevice, rank: u8) -> &Lru<Self> {
-        // There is no other rank.
-        fn at(lists: &[Lru<BoData>], at: u8) -> Option<&Lru<BoData>> {
-            lists.get(usize::from(at))
-        }
-        let list = match rank {
-            FIRST_AWAKE..=Self::LAST_AWAKE => at(&dev.awake, rank - FIRST_AWAKE),
-            Self::RESTING => None,
-            FIRST_OFFERED.. => at(&dev.offered, (rank - FIRST_OFFERED) / LEVELS),
-            _ => at(&dev.evictable, rank),
-        };
-        list.unwrap_or(&dev.resting)
-    }
-}
-
-impl BoData {
-    /// The rank of what has system pages and is not offered.
-    const LAST_AWAKE: u8 = FIRST_AWAKE + priority::Offer::ALL.len() as u8;
-}
-
 impl Shrink for BoData {
-    const AWAKE: &'static [u8] = &[
-        FIRST_AWAKE,
-        FIRST_AWAKE + 1,
-        FIRST_AWAKE + 2,
-        Self::LAST_AWAKE,
-    ];
-    const RESTING: u8 = Self::LAST_AWAKE + 1;
-    /// Of what is in VRAM.
-    const KEEPERS: Range<u8> = 0..gart::rank(Level::Minimum);
+    const AWAKE: &'static [u8] = ranks::AWAKE;
+    const RESTING: u8 = ranks::RESTING;
+    const KEEPERS: Range<u8> = ranks::KEEPERS;
 
     type Owner = Arc<Quota>;
 
