@@ -782,17 +782,27 @@ fn a_lock_waits_for_its_move_alone() {
     cpu.expect("the last write", |_| 9 << 32 | 9);
 }
 
-/// However long that is.
+/// By one job after the other, as none may wait for so long.
 fn what_is_in_use_for_long_is_not_locked() {
     let rig = alone();
     let gate = rig.buffer(Place::System, PAGE);
     let (handle, va) = in_vram(&rig, 0, LARGE);
-    let work = [wait_value(gate.va, 1), fill(9, va, LARGE)];
-    let job = rig.start(Engine::Compute, &work);
-    assert_eq!(rig.lock(handle), Err(Errno::ENOSPC));
+    let start = |value| {
+        let work = [wait_value(gate.va, value), fill(9, va, LARGE)];
+        rig.start(Engine::Compute, &work)
+    };
+    let jobs = [1, 2].map(start);
+    thread::scope(|scope| {
+        let client: &Client = &rig;
+        let locking = scope.spawn(move || client.lock(handle).map(drop));
+        thread::sleep(Duration::from_secs(5));
+        gate.cpu.write(0, 1);
+        let refused = locking.join().expect("a thread");
+        assert_eq!(refused, Err(Errno::ENOSPC));
+    });
     assert_eq!(rig.unlock(handle), Err(Errno::EINVAL), "it is not locked");
-    gate.cpu.write(0, 1);
-    assert_eq!(job.wait(), Ok(()));
+    gate.cpu.write(0, 2);
+    assert_eq!(jobs.each_ref().map(|job| job.wait()), [Ok(()); 2]);
     assert!(rig.lock(handle).is_ok());
     assert_eq!(rig.unlock(handle), Ok(()));
 }
