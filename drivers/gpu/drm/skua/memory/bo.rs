@@ -9,6 +9,7 @@
 //! An imported object is another driver's memory: the GPU reaches it through the pages that the
 //! exporter mapped for us; the CPU maps it through its dma-buf.
 //!
+//! This file has what an object is made from, where it may be, and what others have to wait for.
 //! In files of their own are:
 //!
 //! | part | what is in it |
@@ -18,18 +19,14 @@
 //! | [`marks`] | marks, a bit each, and how many have it resident or locked |
 //! | [`ranks`] | in which list those find it who need room |
 //! | [`rest`] | pages that it gives back, and content that is offered |
+//! | [`callbacks`] | what GEM asks of it |
 
 use crate::{
     ext::{
-        fault::{
-            FaultError,
-            VmFault, //
-        },
         fence::Fence,
         gem::{
             self,
             Backing,
-            GemExt,
             Offer,
             Placement, //
         },
@@ -43,23 +40,17 @@ use crate::{
         uapi, //
     },
     gpu::{
-        self,
         SkuaDevice,
         SkuaDriver, //
     },
     memory::{
-        clean_copy::{
-            self,
-            VramSite, //
-        },
+        clean_copy::VramSite,
         eviction::{
             self,
             Wish, //
         },
         host_aperture,
         installed::Sites,
-        pending_residency,
-        residency,
         vm::Vm,
         vram::{
             Part,
@@ -87,19 +78,14 @@ use kernel::{
         Bound,
         Device, //
     },
-    drm::{
-        self,
-        gem::{
-            BaseObject,
-            DriverFile,
-            DriverObject,
-            Object, //
-        },
-        Registered, //
+    drm::gem::{
+        BaseObject,
+        DriverFile,
+        DriverObject,
+        Object, //
     },
     prelude::*,
     sync::{
-        aref::ARef,
         atomic::{
             Acquire,
             Atomic,
@@ -113,6 +99,7 @@ use kernel::{
     }, //
 };
 
+mod callbacks;
 mod create;
 mod location;
 mod marks;
@@ -125,6 +112,7 @@ pub(crate) use crate::policy::miniport::{
     SYSTEM_SEGMENT as REGION_SYSTEM,
     VRAM_SEGMENT as REGION_VRAM, //
 };
+pub(crate) use callbacks::FAULT_AHEAD;
 pub(crate) use create::{
     create,
     import, //
@@ -157,8 +145,6 @@ const OF_CONTEXT: u16 = FOR_ENGINE | 1;
 const OF_DEVICE: u16 = FOR_ENGINE | 2;
 /// Of the flags, in [`BoData::made`].
 const FLAGS_SHIFT: u32 = SegmentSets::WORD_BITS;
-/// Pages that a fault maps beyond the one accessed.
-pub(crate) const FAULT_AHEAD: usize = 15;
 
 /// A buffer object, as GEM knows it.
 pub(crate) type Bo = Object<BoData>;
@@ -535,136 +521,5 @@ impl BoData {
     pub(crate) fn region(&self) -> u32 {
         // CAST: stored so.
         self.region.load(Acquire) as u32
-    }
-}
-
-impl GemExt for BoData {
-    type Device = VramSite;
-    type System = SystemSite;
-    type Resting = Arc<Share>;
-
-    fn backing(&self) -> &Backing<Self::Device, Self::System, Self::Resting> {
-        &self.backing
-    }
-
-    fn check_mmap(obj: &Bo) -> Result {
-        if gem::is_imported(obj) {
-            return Err(EOPNOTSUPP);
-        }
-        if obj.flags() & uapi::DRM_SKUA_BO_CPU_ACCESS == 0 && !obj.is_locked() {
-            return Err(EPERM);
-        }
-        Ok(())
-    }
-
-    fn is_settled(obj: &Bo, reserved: &Reserved<'_>) -> bool {
-        is_settled(obj, reserved).unwrap_or(false)
-    }
-
-    fn fault(
-        obj: &Bo,
-        dev: &drm::Device<SkuaDriver, Registered>,
-        reserved: &mut Reserved<'_>,
-        fault: &VmFault<'_>,
-    ) -> Result<(), FaultError> {
-        if obj.is_offered() {
-            return Err(FaultError::Sigbus);
-        }
-        was_used(obj);
-        if fault.is_write() {
-            clean_copy::drop_copy(obj, reserved)?;
-        }
-        let (range, writable) = match gem::placement(obj, reserved)? {
-            Placement::System(..) => return gem::map_system(obj, reserved, fault, FAULT_AHEAD),
-            Placement::Device(site) if obj.is_seen_in_vram() => {
-                (&*site.range, site.copy().is_none())
-            }
-            Placement::Device(_) | Placement::Resting(_) | Placement::Nowhere => {
-                return Err(FaultError::Sigbus)
-            }
-        };
-        if !range.is_cleared() {
-            // The device was lost before it could clear it.
-            return gem::map_dummy(obj, reserved, fault);
-        }
-        dev.registration_data_with(|data| {
-            if let Some(aperture) = &data.aperture {
-                if !host_aperture::is_visible(range, fault.page()) {
-                    let mapped = host_aperture::map(dev, aperture, obj, range, fault, writable);
-                    if mapped.is_err() && dev.check_health().is_err() {
-                        return gem::map_dummy(obj, reserved, fault);
-                    }
-                    return mapped;
-                }
-            }
-            let vram = data.vram.as_ref().ok_or(FaultError::Sigbus)?;
-            let pages = crate::ext::fault::window(fault, obj.size(), FAULT_AHEAD + 1);
-            if pages == 0 {
-                return Err(FaultError::Sigbus);
-            }
-            for ahead in 0..pages {
-                let offset = range
-                    .page_offset(fault.page() + ahead)
-                    .ok_or(FaultError::Sigbus)?;
-                match fault.map_bar(ahead, vram, offset, writable) {
-                    Ok(()) => (),
-                    // What is mapped ahead is a guess.
-                    Err(_) if ahead > 0 => break,
-                    Err(error) => return Err(error),
-                }
-            }
-            Ok(())
-        })
-    }
-
-    fn rouse(obj: &Bo, reserved: &mut Reserved<'_>) -> Result {
-        match obj.is_offered() {
-            // Nobody is to use it.
-            true => Ok(()),
-            false => wake(obj, reserved),
-        }
-    }
-
-    fn may_share(obj: &Bo, _reserved: &Reserved<'_>) -> Result {
-        if obj.is_dying() {
-            // Its handle is about to go.
-            return Err(ENOENT);
-        }
-        // Its client, by the lock, would stop the work of others that have it.
-        let is_locked_out =
-            obj.is_held_out() && obj.is_for_vram_alone() || pending_residency::is_locked_out(obj);
-        match obj.is_offered() || is_locked_out {
-            true => Err(EBUSY),
-            false => Ok(()),
-        }
-    }
-
-    fn attach(obj: &Bo, dev: &drm::Device<SkuaDriver, Registered>, left: &mut Jiffies) -> Result {
-        if obj.region() != REGION_VRAM || obj.needs_vram() {
-            return Ok(());
-        }
-        let bo: ARef<Bo> = obj.into();
-        eviction::move_out(dev, gpu::parent(dev), &bo.into(), left)
-    }
-
-    fn detached(obj: &Bo, dev: &drm::Device<SkuaDriver, Registered>) {
-        let bo: ARef<Bo> = obj.into();
-        residency::come_back(dev, gpu::parent(dev), &bo.into(), false);
-    }
-
-    fn pin(obj: &Bo, reserved: &mut Reserved<'_>) -> Result {
-        // Another device can reach system pages only, and what is pinned there does not come back.
-        match gem::placement(obj, reserved)? {
-            _ if obj.needs_vram() => Err(EOPNOTSUPP),
-            Placement::System(..) => Ok(()),
-            Placement::Device(_) => Err(EBUSY),
-            Placement::Resting(_) | Placement::Nowhere => Err(EOPNOTSUPP),
-        }
-    }
-
-    fn unpin(_obj: &Bo, _reserved: &mut Reserved<'_>) {}
-
-    fn release(_obj: &Bo, placement: gem::PlacementOf<Self>) {
-        drop(placement);
     }
 }
