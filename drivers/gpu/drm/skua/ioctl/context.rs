@@ -170,14 +170,7 @@ impl File {
         file: &SkuaFile,
     ) -> Result<u32> {
         let this = file.inner();
-        let context = {
-            let mut contexts = this.contexts.lock();
-            contexts.get(args.context)?;
-            if args.pad != 0 {
-                return Err(EINVAL);
-            }
-            contexts.remove(args.context)?
-        };
+        let context = this.contexts.lock().remove(args.context, args.pad)?;
         this.let_go_of_context(context);
         Ok(0)
     }

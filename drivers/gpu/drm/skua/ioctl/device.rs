@@ -67,14 +67,7 @@ impl File {
         file: &SkuaFile,
     ) -> Result<u32> {
         let this = file.inner();
-        let device = {
-            let mut devices = this.devices.lock();
-            devices.get(args.device)?;
-            if args.pad != 0 {
-                return Err(EINVAL);
-            }
-            devices.remove(args.device)?
-        };
+        let device = this.devices.lock().remove(args.device, args.pad)?;
         // Other threads may still have it.
         device.end();
         this.dev.pending_residency.look_again(&this.locks);

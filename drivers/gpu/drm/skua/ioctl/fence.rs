@@ -191,14 +191,7 @@ impl File {
         file: &SkuaFile,
     ) -> Result<u32> {
         let this = file.inner();
-        let _handle = {
-            let mut fences = this.fences.lock();
-            fences.get(args.fence)?;
-            if args.pad != 0 {
-                return Err(EINVAL);
-            }
-            fences.remove(args.fence)?
-        };
+        let _handle = this.fences.lock().remove(args.fence, args.pad)?;
         Ok(0)
     }
 

@@ -89,9 +89,13 @@ impl<T> Handles<T> {
         self.place(handle)?.clone().ok_or(ENOENT)
     }
 
-    /// Frees `handle`. `ENOENT`.
-    pub(crate) fn remove(&mut self, handle: u32) -> Result<Arc<T>> {
-        self.place(handle)?.take().ok_or(ENOENT)
+    /// Frees `handle`, as an ioctl with `pad` asks for it. `ENOENT`; `EINVAL` if that is not 0.
+    pub(crate) fn remove(&mut self, handle: u32, pad: u32) -> Result<Arc<T>> {
+        let place = self.place(handle)?;
+        if place.is_some() && pad != 0 {
+            return Err(EINVAL);
+        }
+        place.take().ok_or(ENOENT)
     }
 
     /// The objects that have a handle, by handle.

@@ -148,14 +148,7 @@ impl File {
         file: &SkuaFile,
     ) -> Result<u32> {
         let this = file.inner();
-        let vm = {
-            let mut vms = this.vms.lock();
-            vms.get(args.vm)?;
-            if args.pad != 0 {
-                return Err(EINVAL);
-            }
-            vms.remove(args.vm)?
-        };
+        let vm = this.vms.lock().remove(args.vm, args.pad)?;
         vm.destroy();
         let is_its_own = |it: &Arc<ContextAllocation>| Arc::ptr_eq(it.vm(), &vm);
         while remove_one(&this.allocations, is_its_own).is_some() {}
