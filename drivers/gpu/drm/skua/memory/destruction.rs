@@ -841,7 +841,7 @@ fn waits(
     if !alone {
         for_each_user(dev, bo, |vm| {
             if vm.is_of(client) {
-                if let Some(fence) = users.work_of(&vm)? {
+                if let Some(fence) = users.work_of(vm)? {
                     waits.push(fence)?;
                 }
             }

@@ -296,7 +296,6 @@ pub(crate) fn look_again(dev: &SkuaDevice, bo: &BoRef) {
     }
     let all = for_each_user(dev, bo, |vm| {
         vm.evicted.look_again(bo);
-        dev.reapers.vms.bury(vm);
         Ok(())
     });
     crate::warn_on_once!(all.is_err());

@@ -471,7 +471,6 @@ impl Move {
         let mut result = Ok(());
         for_each_user(dev, &self.bo, |vm| {
             result = result.and(vm.withdraw(gpu::parent(&bound), &self.bo));
-            dev.reapers.vms.bury(vm);
             Ok(())
         })?;
         result
@@ -499,7 +498,6 @@ impl Move {
         let mut result = Ok(());
         for_each_user(dev, &self.bo, |vm| {
             result = result.and(vm.reinstall(parent, &self.bo, self.new.as_ref()));
-            dev.reapers.vms.bury(vm);
             Ok(())
         })?;
         result

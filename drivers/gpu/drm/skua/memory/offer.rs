@@ -244,7 +244,6 @@ fn reinstall(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
         // Even if no page table is to lead to it there: a bind that installs it now waits for this
         // lock, or is seen.
         result = result.and(vm.reinstall(parent, bo, Some(&memory)));
-        dev.reapers.vms.bury(vm);
         Ok(())
     })?;
     result

@@ -186,14 +186,8 @@ impl Locked {
                 return Err(EBUSY);
             }
             for_each_user(dev, bo, |vm| {
-                if let Err(error) = users.reserve(1, client_flags()) {
-                    // Not under the locks, if it is the last reference.
-                    dev.reapers.vms.bury(vm);
-                    return Err(error.into());
-                }
-                let handle = vm.reservation().handle();
-                users.push(vm, client_flags())?;
-                exec.lock(&handle)
+                users.push(vm.clone(), client_flags())?;
+                exec.lock(&vm.reservation().handle())
             })?;
             // Nothing of it is mapped, but what it waits for is that address space's.
             if users.len() == old_users {

@@ -152,10 +152,9 @@ impl Work {
         }
         for_each_user(dev, bo, |vm| {
             if vm.device().id() == device.id() {
-                let work = self.of(&vm)?;
+                let work = self.of(vm)?;
                 resv::lock(&**bo)?.file(work, Usage::Bookkeep)?;
             }
-            dev.reapers.vms.bury(vm);
             Ok(())
         })
     }

@@ -1467,17 +1467,16 @@ fn is_out(bo: &Bo, memory: &Memory) -> bool {
     bo.needs_vram() && matches!(memory, Memory::System(_))
 }
 
-/// Calls `f` with each address space that uses `bo` and in which something can run. What `f` drops
-/// is not the last reference, whether or not it fails.
+/// Calls `f` with each address space that uses `bo` and in which something can run.
 pub(crate) fn for_each_user(
     dev: &SkuaDevice,
     bo: &BoRef,
-    mut f: impl FnMut(Arc<Vm>) -> Result,
+    mut f: impl FnMut(&Arc<Vm>) -> Result,
 ) -> Result {
     let mut from = Asid::SYSTEM;
     while let Some(asid) = bo.sites.next_user(from) {
         if let Some(vm) = dev.vms.find(asid) {
-            let done = f(vm.clone());
+            let done = f(&vm);
             dev.reapers.vms.bury(vm);
             done?;
         }
