@@ -587,12 +587,14 @@ pub(crate) fn finish(moves: &[Fence], patience: &mut Jiffies) -> Result {
 }
 
 /// Has `bo`, which may be there, leave VRAM for the first of its eviction set that has room, and
-/// waits until it has: the CPU or another device is to use it. `ENOMEM`, `ENODEV`; `ENOSPC` if it
-/// is in use for long; `EINTR` if a signal arrives.
+/// waits until it has: the CPU or another device is to use it. It stays if it is no such `victim`,
+/// or somebody else moves it. `ENOMEM`, `ENODEV`; `ENOSPC` if it is in use for long; `EINTR` if a
+/// signal arrives.
 pub(crate) fn move_out(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     bo: &BoRef,
+    victim: Victim,
     patience: &mut Jiffies,
 ) -> Result {
     while bo.is_arriving() {
@@ -606,9 +608,9 @@ pub(crate) fn move_out(
         *patience = patience.saturating_sub(1);
         spend(patience, reaper::flush);
     }
-    match evict(dev, parent, bo, Victim::Any) {
+    match evict(dev, parent, bo, victim) {
         Ok(fence) => wait(&fence, patience),
-        // Somebody else has moved it, and who maps it waits for that; or is about to.
+        // Somebody else has moved it, and who maps it waits for that; or is about to; or uses it.
         Err(error) if error == EBUSY => {
             if bo.region() == REGION_VRAM {
                 fsleep(Delta::from_millis(1));
@@ -621,7 +623,7 @@ pub(crate) fn move_out(
 
 /// How an object may be moved.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Victim {
+pub(crate) enum Victim {
     /// Only if nobody works with it.
     Idle,
     /// Even if somebody works with it.

@@ -38,14 +38,12 @@ use crate::{
         claims::Claims,
         eviction::{
             self,
-            Segment as _, //
+            Victim, //
         },
         host_aperture,
         offer,
-        relocation,
-        vram::Part, //
-    },
-    policy::eviction::Place as _, //
+        relocation, //
+    }, //
 };
 use kernel::{
     device::{
@@ -53,11 +51,7 @@ use kernel::{
         Device, //
     },
     prelude::*,
-    time::{
-        delay::fsleep,
-        Delta,
-        Jiffies, //
-    }, //
+    time::Jiffies, //
 };
 
 /// Locks `bo` once more for the client with `locks`.
@@ -130,17 +124,22 @@ fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result 
 
 /// Has `bo` move to where the CPU reaches it; whether it is on its way. If not, that was for what
 /// others did with it just then, and takes from `patience`. `EBUSY` if it is about to be destroyed;
-/// as [`eviction::move_out`], and [`leave_idle`] of what others may have.
+/// as [`eviction::move_out`].
 fn leave(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     bo: &BoRef,
     patience: &mut Jiffies,
 ) -> Result<bool> {
-    match gem::is_foreign(&**bo) {
-        true => leave_idle(dev, parent, bo, patience)?,
-        false => eviction::move_out(dev, parent, bo, patience)?,
-    }
+    let victim = match gem::is_foreign(&**bo) {
+        true => {
+            // What others submit is not to wait for a move that waits for this client's work.
+            eviction::wait(&relocation::work(dev, bo)?, patience)?;
+            Victim::Idle
+        }
+        false => Victim::Any,
+    };
+    eviction::move_out(dev, parent, bo, victim, patience)?;
     if bo.region() != REGION_VRAM {
         return Ok(true);
     }
@@ -153,25 +152,6 @@ fn leave(
     }
     *patience = patience.checked_sub(1).ok_or(ENOSPC)?;
     Ok(false)
-}
-
-/// Has `bo` leave VRAM when nobody works with it, and waits until it has, unless somebody begins to
-/// meanwhile: what others submit is not to wait for a move that waits for this client's work.
-/// `ENOSPC` if it is in use for long; `ENOMEM`, `ENODEV`; `EINTR` if a signal arrives.
-fn leave_idle(
-    dev: &SkuaDevice,
-    parent: &Device<Bound>,
-    bo: &BoRef,
-    patience: &mut Jiffies,
-) -> Result {
-    // As in `eviction::move_out()`.
-    dev.wait_for_resets()?;
-    eviction::wait(&relocation::work(dev, bo)?, patience)?;
-    let mut place = eviction::Vram::new(dev, parent, Part::Any, None);
-    if place.leave(bo, 0, false)?.is_none() {
-        fsleep(Delta::from_millis(1));
-    }
-    eviction::finish(place.moves(), patience)
 }
 
 /// Waits for a move of `bo` that somebody else may have begun. `ENOSPC` if that takes long.

@@ -36,7 +36,10 @@ use crate::{
             self,
             VramSite, //
         },
-        eviction,
+        eviction::{
+            self,
+            Victim, //
+        },
         host_aperture,
         pending_residency,
         residency, //
@@ -166,7 +169,7 @@ impl GemExt for BoData {
             return Ok(());
         }
         let bo: ARef<Bo> = obj.into();
-        eviction::move_out(dev, gpu::parent(dev), &bo.into(), left)
+        eviction::move_out(dev, gpu::parent(dev), &bo.into(), Victim::Any, left)
     }
 
     fn detached(obj: &Bo, dev: &drm::Device<SkuaDriver, Registered>) {
