@@ -163,15 +163,15 @@ void skua_fence_end_signalling(bool cookie)
  */
 void skua_fence_renew_signalling(void)
 {
+	bool is_inside;
+
 	if (!preemptible())
 		return;
-	/* It was under way if it can begin in another one. */
-	if (dma_fence_begin_signalling()) {
-		dma_fence_end_signalling(false);
+	is_inside = dma_fence_begin_signalling();
+	/* The one that is under way, or this one. */
+	dma_fence_end_signalling(false);
+	if (is_inside)
 		(void)dma_fence_begin_signalling();
-	} else {
-		dma_fence_end_signalling(false);
-	}
 }
 
 struct dma_fence_chain *skua_chain_alloc(void)

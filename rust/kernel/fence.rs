@@ -522,8 +522,11 @@ impl Signalling {
     /// To be called where this thread has entered a section of SRCU, which would hide from lockdep
     /// that it is inside of one of these: whatever is taken from there on is taken in both.
     pub(crate) fn renew() {
-        // SAFETY: No requirements: it leaves this thread in the section that it is in, or in none.
-        unsafe { shim::skua_fence_renew_signalling() };
+        if cfg!(CONFIG_LOCKDEP) {
+            // SAFETY: No requirements: it leaves this thread in the section that it is in, or in
+            // none.
+            unsafe { shim::skua_fence_renew_signalling() };
+        }
     }
 
     /// Whether this thread is inside of one, or holds a spin lock: what drops a last reference says
