@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         row_3_23_what_is_not_resident_is_not_brought_in: 60,
         what_is_resident_is_there_for_work: 60 at_rest,
         row_3_23_work_goes_on_beside_what_it_has_evicted: 60 at_rest,
-        row_3_23_what_is_bound_over_what_leaves_is_seen: 60 at_rest,
+        what_is_bound_over_what_leaves_is_seen: 60 at_rest,
         row_3_23_what_was_submitted_before_is_waited_for: 60,
         row_3_23_no_other_devices_evicted_objects_wait_for_that: 60,
         who_had_it_resident_already_does_not_wait_again: 60,
@@ -392,7 +392,7 @@ fn row_3_23_work_goes_on_beside_what_it_has_evicted() {
 }
 
 /// Its entry is taken out at once, and TLBs are flushed of it when the copy engine gets there.
-fn row_3_23_what_is_bound_over_what_leaves_is_seen() {
+fn what_is_bound_over_what_leaves_is_seen() {
     let (rig, device) = explicit_alone();
     let rig = rig.having_worked();
     let (moved, handles) = buffers(&rig, 12);
