@@ -70,7 +70,6 @@ lies! {
     FenceAhead "fence-ahead" = 1000, "completed_fence is so much too high.";
     FenceBack "fence-back", "Every second completed_fence is two less than it should be.";
     FenceNever "fence-never", "completed_fence is not written.";
-    FenceLost "fence-lost" = 0xffff, "The next completed_fence of each engine in the mask is not written.";
     FenceStays "fence-stays" = 0xffff,
         "completed_fence of each engine in the mask is not written until the adapter is reset.";
     EndLate "end-late" = 500,
@@ -215,8 +214,6 @@ struct State {
     rings: [Option<Ring>; MAX_ENGINES as usize],
     /// For [`Kind::FenceBack`]: each engine's last fence, what was said of it, and how many.
     fences: [(u64, u64, u64); MAX_ENGINES as usize],
-    /// For [`Kind::FenceLost`]: what was not said of each engine.
-    lost: [Option<u64>; MAX_ENGINES as usize],
     /// For [`Kind::FenceStays`]: which engines have begun an adapter reset since the lies are told.
     began_anew: [bool; MAX_ENGINES as usize],
     /// For [`Kind::TicksCreep`]: what was last said of each engine, or was true, if that is more.
@@ -331,7 +328,6 @@ impl Lies {
         let mut state = self.lock();
         state.lies = lies.to_vec();
         state.times = vec![0; lies.len()];
-        state.lost = Default::default();
         state.began_anew = Default::default();
         for (due, _) in &mut state.late {
             *due = Some(Instant::now());
@@ -644,14 +640,6 @@ impl State {
             {
                 self.tells(Kind::FenceStays);
                 None
-            }
-            // After an adapter reset it is 0.
-            COMPLETED_FENCE if self.is_about(Kind::FenceLost, engine) => {
-                if self.lost[engine].is_none() {
-                    self.lost[engine] = Some(value);
-                    self.tells(Kind::FenceLost);
-                }
-                (self.lost[engine] != Some(value)).then_some(value)
             }
             COMPLETED_FENCE if self.tells(Kind::FenceBack).is_some() => {
                 let (last, said, count) = &mut self.fences[engine];

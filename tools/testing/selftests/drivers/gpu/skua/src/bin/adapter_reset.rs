@@ -576,7 +576,7 @@ fn row_2_21_a_paging_hang() {
     let (rig, other) = (Rig::new(), Rig::new());
     let theirs = other.buffer(Place::Vram, SIZE);
     theirs.cpu.fill(pattern(1));
-    let lies = Lies::tell("fence-lost preempt-never").expect("gpu-lie");
+    let lies = Lies::tell("fence-stays preempt-never").expect("gpu-lie");
     let new = rig.bo(Place::Vram, SIZE);
     // Waits for the clear.
     rig.map(new).expect("a new one", |_| 0);
@@ -599,7 +599,7 @@ fn row_2_21_what_moves_in_gets_there() {
     cpu.fill(pattern(4));
     evict_all();
     let va = rig.bound_at_will(object, SIZE);
-    let lies = Lies::tell("fence-lost preempt-never").expect("gpu-lie");
+    let lies = Lies::tell("fence-stays preempt-never").expect("gpu-lie");
     resident(&rig, &[object]);
     drop(lies);
     was_reset();
