@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What clients ask of an address space, on its way to the queue, [held](crate::fences::hold) until
+//! its values are reached; and the worker that looks again at what is held.
+//!
+//! Lock: `holds` of the [`Vm`], a mutex, for what is held.
+
+use crate::{
+    ext::fence::Fence,
+    fences::{
+        hold::{
+            self,
+            Holder,
+            Holds, //
+        },
+        monitored::{
+            End,
+            Target,
+            Wait, //
+        },
+        signals::Signals, //
+    },
+    few::Few,
+    gpu::SkuaDevice,
+    kernel_heap::client_flags,
+    memory::{
+        bo::BoRef,
+        vm::{
+            begin_mapping,
+            bind::Operation,
+            Vm, //
+        }, //
+    },
+    policy::interval_map::Span,
+    quota::Quota, //
+};
+use core::{
+    convert::Infallible,
+    mem::take, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        Instant,
+        Monotonic, //
+    },
+    workqueue::WorkItem, //
+};
+
+/// What a client wants one operation of a bind to do, checked.
+pub(crate) enum Wanted {
+    /// Maps, after unmapping what was there.
+    Map {
+        /// GPU virtual addresses, whole pages.
+        span: Span,
+        /// The object, which has no user by that.
+        bo: BoRef,
+        /// Where in the object the range begins: bytes, a multiple of the page size.
+        offset: u64,
+        /// Whether the GPU may write.
+        write: bool,
+    },
+    /// Unmaps what is mapped there, if anything.
+    Unmap(Span),
+}
+
+impl Wanted {
+    /// Has `vm` use the object. What was destroyed while the operation was held is not mapped any
+    /// more, as if that had been since the bind was accepted. Errors as of
+    /// [`begin_mapping`].
+    fn begin(&self, vm: &Vm) -> Result<Operation> {
+        Ok(match self {
+            Self::Map { span, bo, .. } if bo.is_dying() => Operation::Unmap(*span),
+            Self::Map {
+                span,
+                bo,
+                offset,
+                write,
+            } => Operation::Map(*span, begin_mapping(vm, bo.clone(), *offset, *write)?),
+            Self::Unmap(span) => Operation::Unmap(*span),
+        })
+    }
+}
+
+/// What a client wants to be bound.
+pub(crate) struct BindRequest {
+    /// In order; not empty. While the bind is held nothing of it is mapped in any respect.
+    pub(crate) operations: KVVec<Wanted>,
+    /// Fences that the operations wait for.
+    pub(crate) waits: Few<Fence>,
+    /// What is signalled when they are done.
+    pub(crate) signals: Signals,
+}
+
+impl Holder for Vm {
+    type Request = BindRequest;
+    type Deferred = Infallible;
+
+    fn device(&self) -> &SkuaDevice {
+        &self.dev
+    }
+
+    fn client(&self) -> Option<&Arc<Quota>> {
+        Some(self.client())
+    }
+
+    fn holds(&self) -> &Holds<Self> {
+        &self.holds
+    }
+
+    fn queued(&self) -> u32 {
+        self.binds.lock().len
+    }
+
+    fn is_active(&self) -> bool {
+        let binds = self.binds.lock();
+        binds.end.is_none() && !binds.destroyed
+    }
+
+    fn submit(
+        this: &Arc<Self>,
+        request: &mut BindRequest,
+        _values: &[Wait],
+        held: Option<Instant<Monotonic>>,
+    ) -> Result {
+        let BindRequest {
+            operations,
+            waits,
+            signals,
+        } = request;
+        let mut now = KVVec::with_capacity(operations.len(), client_flags())?;
+        for operation in &*operations {
+            now.push(operation.begin(this)?, client_flags())?;
+        }
+        let waits = match held {
+            Some(_) => waits.try_clone()?,
+            None => take(waits),
+        };
+        this.bind(now, waits, signals)
+    }
+
+    fn fail(_this: &Arc<Self>, error: Error) -> Error {
+        error
+    }
+
+    fn perform(deferred: Infallible) -> Option<Infallible> {
+        match deferred {}
+    }
+
+    /// No engine would have been given it.
+    fn cancelled(&self, _request: &BindRequest) {}
+
+    fn signals(request: &mut BindRequest) -> &mut Signals {
+        &mut request.signals
+    }
+
+    fn ended(&self, result: Result) -> End {
+        match result {
+            Ok(()) => End::Done,
+            // The client is gone, or has destroyed its device.
+            Err(ECANCELED) => End::Withdrawn,
+            Err(_) => End::Failed,
+        }
+    }
+
+    fn look_again(this: Arc<Self>) {
+        // Refused if it is queued already: then it will run and look.
+        if let Err(vm) = hold::QUEUE.enqueue::<_, 1>(this) {
+            Self::bury(vm);
+        }
+    }
+
+    fn bury(this: Arc<Self>) {
+        let dev = this.dev.clone();
+        dev.reapers.vms.bury(this);
+    }
+}
+
+impl Target for Vm {
+    fn wake(self: Arc<Self>, _index: u32, _reached: bool) {
+        Self::look_again(self);
+    }
+}
+
+impl WorkItem<1> for Vm {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        hold::run(this);
+    }
+}
