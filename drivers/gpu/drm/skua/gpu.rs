@@ -269,11 +269,11 @@ pub(crate) struct Gpu {
     pub(crate) expects_reuse: Atomic<bool>,
     /// Whether all that is idle leaves VRAM before each ioctl, for tests.
     pub(crate) evicts: bool,
-    /// How long the device may take to acknowledge.
+    /// How long the device may take to acknowledge: [`Settings::acknowledge_ms`].
     pub(crate) acknowledge: Delta,
-    /// [`Settings::recovers`].
+    /// Whether engines are reset alone: [`Settings::recovers`].
     pub(crate) recovers: bool,
-    /// How often the adapter is reset before it is given up.
+    /// Whether the adapter is to be reset, and how often it may be before it is given up.
     #[pin]
     pub(crate) resets: Resets,
     /// The [generation](Hardware::generation) in which VRAM was last all zero: what was written in
@@ -326,10 +326,12 @@ pub(crate) struct Gpu {
     /// Objects that have given back their system pages.
     #[pin]
     pub(crate) resting: Lru<BoData>,
-    /// From the beginning of [`Gpu::start`] to that of [`Gpu::stop`].
+    /// Has objects give back pages when the kernel is short of memory; from the beginning of
+    /// [`Gpu::start`] to that of [`Gpu::stop`].
     #[pin]
     shrinker: SpinLock<Option<Shrinker<SkuaDriver>>>,
-    /// As long as there is a shrinker, which asks it.
+    /// Throws away, in a worker, content that is offered and mapped; as long as there is a
+    /// shrinker, which asks it.
     #[pin]
     discarder: SpinLock<Option<Discarder>>,
     /// Moves that are under way.
@@ -363,7 +365,7 @@ pub(crate) struct Gpu {
     /// What the CPU host aperture shows.
     #[pin]
     pub(crate) host_aperture: Mutex<Window>,
-    /// Pages of it that are for what is locked.
+    /// Pages of the CPU host aperture that are for what is locked, whether or not they are mapped.
     pub(crate) host_aperture_claimed: Atomic<u64>,
     /// How many uses of buffer objects there were, modulo 2^32
     /// ([`Uses`](crate::policy::eviction::Uses)).
@@ -375,21 +377,23 @@ pub(crate) struct Gpu {
     /// [`Gpu::stop`].
     #[pin]
     vram_region: SpinLock<Option<Arc<Region<SkuaDriver>>>>,
-    /// Which address space identifiers are free, and which only after a flush; 0 is the system's.
+    /// Which identifiers of address spaces are free, and which only after a flush. The system's and
+    /// the paging process' are not among them.
     #[pin]
     asids: Mutex<IdSlots<KernelHeap>>,
-    /// From the end of [`Gpu::start`] to the beginning of [`Gpu::stop`].
+    /// Who looks after engines, faults and recoveries, and resets the adapter; from the end of
+    /// [`Gpu::start`] until [`Gpu::stop`] makes the device quiet.
     #[pin]
     alarms: SpinLock<Option<Arc<Alarms>>>,
     /// `HEALTHY`, `WEDGED` or `GONE`; never `HEALTHY` again once it was another.
     health: Atomic<u32>,
     /// 1 once [`Gpu::lose`] has begun, so that one thread ends what is under way.
     ended: Atomic<u32>,
-    /// Whether the watchdog looks at the engines.
+    /// Of the alarm that looks at how long packets take.
     pub(crate) watching: Watching,
-    /// Whether it is looked at whose turn it is.
+    /// Of the alarm that looks at whose turn it is.
     pub(crate) watching_turns: Watching,
-    /// Whether it sleeps, or is about to.
+    /// Whether the device sleeps, or is about to.
     pub(crate) power: Power,
 }
 

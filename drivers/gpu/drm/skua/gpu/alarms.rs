@@ -23,6 +23,7 @@ use kernel::sync::{
 pub(crate) struct Watching(Atomic<u32>);
 
 impl Watching {
+    /// It is neither.
     pub(super) fn new() -> Self {
         Self(Atomic::new(0))
     }

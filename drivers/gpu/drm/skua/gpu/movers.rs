@@ -36,7 +36,8 @@ pub(crate) enum Mover {
     Users(Asid),
     /// For what an address space has had to do with what it has evicted: its other moves do not.
     Evicted(Asid),
-    /// For a context to be left, of its [context allocation](crate::memory::save_areas).
+    /// For a context whose [context allocation](crate::memory::save_areas) moves, which waits until
+    /// engines have left it.
     SaveArea(ContextSlot),
 }
 

@@ -59,7 +59,7 @@ pub(crate) struct Reapers {
     pub(crate) reached: Arc<Reaper<Reached>>,
     /// Address spaces.
     pub(crate) vms: Arc<Reaper<Vm>>,
-    /// The one that all obey: closed by [`Gpu::suspect`], [`Gpu::doubt`] and [`Gpu::lose`], opened
+    /// The one that all obey: closed by [`Gpu::suspend`], [`Gpu::doubt`] and [`Gpu::lose`], opened
     /// when the device was reset or is known to be quiet.
     pub(super) quarantine: Arc<Quarantine>,
     /// The device is quiet, and will not be anything else.

@@ -200,7 +200,7 @@ pub(crate) struct Vm {
     #[pin]
     links: ListLinks,
     /// The [context allocations](super::save_areas) that clients have asked for, each of one
-    /// context. Taken last.
+    /// context, until they are destroyed.
     #[pin]
     owners: Mutex<KVVec<(BoRef, ContextSlot)>>,
     /// How many context allocations moves have taken from where the GPU reached them, and not

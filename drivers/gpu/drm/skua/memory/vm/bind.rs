@@ -113,9 +113,11 @@ impl Operation {
 /// A bind that was accepted.
 #[pin_data]
 pub(crate) struct Bind {
-    /// What the ioctl asked for, checked, in its order; not empty.
+    /// What it does, in that order: as a client asked, checked; or unmaps what was destroyed. Not
+    /// empty.
     operations: KVVec<Operation>,
-    /// The fences that the client named, and those of memory that is being cleared.
+    /// What it waits for: fences that the client named, and what the driver itself still does with
+    /// the objects.
     #[pin]
     pub(super) gate: Gate<Vm>,
     /// Filled at publication, taken out piece by piece by the thread whose turn the bind is.

@@ -91,6 +91,7 @@ impl Gone {
 
 /// The map of an address space, of who has it alone.
 pub(super) struct MapGuard<'a> {
+    /// The map, locked: the first field, so that it is unlocked before the others are dropped.
     pub(super) map: MutexGuard<'a, IntervalMap<KernelHeap, Mapping>>,
     /// Behind `map`, as what follows, to be dropped without it: what was taken out of it first.
     _gone: List<Gone>,
