@@ -28,11 +28,11 @@ mod tests;
 
 /// A thread that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
-    /// Whose it is; any number that names one.
-    user: usize,
-    /// The client, likewise.
-    client: usize,
+pub struct Seat<Id> {
+    /// Whose it is.
+    user: Id,
+    /// Of the user the client.
+    client: Id,
     /// In the order in which threads came.
     number: u64,
     /// In which round of all users it has that user's turn, if it is the next of these.
@@ -43,14 +43,17 @@ pub struct Seat {
     open: (u64, u64),
 }
 
-impl Seat {
+impl<Id: Copy + Eq> Seat<Id> {
     /// That of one more thread beside those that are `waiting`, all of which have lower numbers.
     pub fn new<'a>(
-        user: usize,
-        client: usize,
+        user: Id,
+        client: Id,
         number: u64,
-        waiting: impl Iterator<Item = &'a Seat>,
-    ) -> Self {
+        waiting: impl Iterator<Item = &'a Self>,
+    ) -> Self
+    where
+        Id: 'a,
+    {
         let mut open = (0_u64, 0_u64);
         let (mut of_user, mut of_client) = (0_u64, 0_u64);
         for seat in waiting {
@@ -72,13 +75,16 @@ impl Seat {
     }
 
     /// The client that it was given.
-    pub const fn client(&self) -> usize {
+    pub const fn client(&self) -> Id {
         self.client
     }
 
     /// It waits no more, and had no turn: the next of its user has its round. It is not among those
     /// that are `waiting` still.
-    pub fn is_gone<'a>(&self, waiting: impl Iterator<Item = &'a mut Seat>) {
+    pub fn is_gone<'a>(&self, waiting: impl Iterator<Item = &'a mut Self>)
+    where
+        Id: 'a,
+    {
         let others = waiting.filter(|seat| seat.user == self.user);
         if let Some(first) = others.min_by_key(|seat| (seat.user_round, seat.number)) {
             first.user_round = first.user_round.min(self.user_round);
@@ -88,15 +94,16 @@ impl Seat {
 
 /// Who has the next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
-    seat: Seat,
+pub struct Turn<Id> {
+    /// Whose it is.
+    seat: Seat<Id>,
     /// The first of its user's rounds, which this turn is.
     round: u64,
     /// Who was to have that.
     instead_of: u64,
 }
 
-impl Turn {
+impl<Id: Copy + Eq> Turn<Id> {
     /// The number of the seat.
     pub const fn number(&self) -> u64 {
         self.seat.number
@@ -104,7 +111,10 @@ impl Turn {
 
     /// It begins: whose it is is not among those that are `waiting` still. Who comes from now on
     /// comes in a later round.
-    pub fn is_served<'a>(&self, waiting: impl Iterator<Item = &'a mut Seat>) {
+    pub fn is_served<'a>(&self, waiting: impl Iterator<Item = &'a mut Seat<Id>>)
+    where
+        Id: 'a,
+    {
         for seat in waiting {
             seat.open.0 = seat.open.0.max(self.round.saturating_add(1));
             if seat.user == self.seat.user {
@@ -118,9 +128,10 @@ impl Turn {
 }
 
 /// Who of those that are `waiting` has the next turn; none if nobody waits.
-pub fn next<'a, Seats>(waiting: impl Fn() -> Seats) -> Option<Turn>
+pub fn next<'a, Id, Seats>(waiting: impl Fn() -> Seats) -> Option<Turn<Id>>
 where
-    Seats: Iterator<Item = &'a Seat>,
+    Id: Copy + Eq + 'a,
+    Seats: Iterator<Item = &'a Seat<Id>>,
 {
     let first = waiting().min_by_key(|seat| (seat.user_round, seat.number))?;
     let own = waiting().filter(|seat| seat.user == first.user);

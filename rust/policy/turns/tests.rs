@@ -6,7 +6,7 @@ use std::{vec, vec::Vec};
 
 /// Threads that come again as soon as they were served, by user and client.
 struct Hall {
-    waiting: Vec<Seat>,
+    waiting: Vec<Seat<usize>>,
     next: u64,
 }
 
@@ -24,7 +24,7 @@ impl Hall {
         self.waiting.push(seat);
     }
 
-    fn cancel(&mut self, at: usize) -> Seat {
+    fn cancel(&mut self, at: usize) -> Seat<usize> {
         let gone = self.waiting.remove(at);
         gone.is_gone(self.waiting.iter_mut());
         gone

@@ -59,6 +59,11 @@ where
     };
 }
 
+/// Which quota it is, of those that exist: told apart by it, and nothing else. That of its address
+/// spaces names a client, and what that is a part of the client's user.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct QuotaId(usize);
+
 /// A limit, in a unit that its owner says.
 pub(crate) struct Quota {
     /// Units that may be in use; never changes.
@@ -105,6 +110,11 @@ impl Quota {
     /// A client's part, up to `limit` units, of this one, its user's. `ENOMEM`.
     pub(crate) fn of_client(self: &Arc<Self>, limit: u64) -> Result<Arc<Self>> {
         Self::make(limit, Some(self), false)
+    }
+
+    /// Its own as long as it exists; never the default.
+    pub(crate) fn id(self: &Arc<Self>) -> QuotaId {
+        QuotaId(Arc::as_ptr(self).addr())
     }
 
     /// Units that may be in use.

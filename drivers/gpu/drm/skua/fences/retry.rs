@@ -22,7 +22,10 @@ use crate::{
     },
     gpu::SkuaDevice,
     kernel_heap::client_flags,
-    quota::Quota, //
+    quota::{
+        Quota,
+        QuotaId, //
+    }, //
 };
 use kernel::{
     new_spinlock,
@@ -49,13 +52,11 @@ use kernel::{
 /// Between two attempts, in milliseconds: at least, and at most where there were many in vain.
 pub(crate) const PAUSE_MS: [i64; 2] = [10, 1000];
 
-/// A client, by the address of the quota of its address spaces, and a holder, by its own.
-type Key = (usize, usize);
+/// A client, by the quota of its address spaces, and a holder, by its address.
+type Key = (Option<QuotaId>, usize);
 
 fn key_of<T: Holder>(holder: &T) -> Key {
-    let client = holder
-        .client()
-        .map_or(0, |client| Arc::as_ptr(client).addr());
+    let client = holder.client().map(Quota::id);
     (client, core::ptr::from_ref(holder).addr())
 }
 
@@ -84,7 +85,7 @@ struct State {
     /// By client, so that who changes something hurries its own alone.
     waiting: RBTree<Key, Waiting>,
     /// Which client has changed something last, and when.
-    changed: Option<(usize, Instant<Monotonic>)>,
+    changed: Option<(QuotaId, Instant<Monotonic>)>,
     /// When some other client had, last before that.
     others: Option<Instant<Monotonic>>,
     /// When the alarm is set for, if it is.
@@ -172,7 +173,7 @@ impl Retries {
         let is_new = |at: Instant<Monotonic>| at - tried >= Delta::ZERO;
         let is_its = state
             .changed
-            .is_some_and(|(client, at)| client == key.0 && is_new(at));
+            .is_some_and(|(client, at)| Some(client) == key.0 && is_new(at));
         if is_its || state.others.is_some_and(is_new) {
             waiting.due = soon;
         }
@@ -193,7 +194,7 @@ impl Retries {
     /// The client with this quota of address spaces has changed something for which what it has
     /// held may have been refused. Process context.
     pub(crate) fn hurry(&self, client: &Arc<Quota>) {
-        let client = Arc::as_ptr(client).addr();
+        let client = client.id();
         {
             let mut state = self.state.lock();
             match state.changed.replace((client, Instant::now())) {
@@ -201,17 +202,17 @@ impl Retries {
                 _ => (),
             }
         }
-        let mut from = (client, 0);
+        let mut from = (Some(client), 0);
         loop {
             // One at a time: others get the lock.
             let mut state = self.state.lock();
             let soon = match state.waiting.cursor_lower_bound_mut(&from) {
                 Some(mut cursor) => {
                     let (key, waiting) = cursor.current_mut();
-                    if key.0 != client {
+                    if key.0 != Some(client) {
                         return;
                     }
-                    from = (client, key.1.saturating_add(1));
+                    from = (key.0, key.1.saturating_add(1));
                     if waiting.due - waiting.soon > Delta::ZERO {
                         waiting.due = waiting.soon;
                     }
@@ -228,7 +229,7 @@ impl Retries {
         let now = Instant::now();
         // Who comes meanwhile sets the alarm.
         self.state.lock().next = None;
-        let (mut from, mut next) = ((0, 0), None);
+        let (mut from, mut next) = ((None, 0), None);
         loop {
             // One at a time: others get the lock.
             let due = {

@@ -69,7 +69,8 @@ use crate::{
     },
     quota::{
         count_out,
-        Quota, //
+        Quota,
+        QuotaId, //
     },
     reaper::{
         self,
@@ -400,9 +401,9 @@ const RANGES_AT_ONCE: usize = 4096;
 /// then taken to have some.
 const LOOKED_AT: usize = 256;
 
-/// What waits for one gate after the other: of a client, by the address of its quota, what is in
-/// VRAM or what is not, while it waits.
-type Key = (usize, bool);
+/// What waits for one gate after the other: of a client, by the quota of its address spaces, what
+/// is in VRAM or what is not, while it waits.
+type Key = (QuotaId, bool);
 /// What [`Queues::dying`] has of a key of which nothing is there yet.
 type DyingNode = RBTreeNodeReservation<Key, List<Destruction>>;
 
@@ -482,7 +483,7 @@ impl Destroyer {
             if later.is_empty() {
                 continue;
             }
-            let key = (Arc::as_ptr(client).addr(), is_there);
+            let key = (client.id(), is_there);
             let mut queues = self.queues.lock();
             match queues.dying.get_mut(&key) {
                 Some(dying) => dying.push_all_back(&mut later),
@@ -559,7 +560,7 @@ impl Destroyer {
     /// is left of each key.
     fn find_due(&self, all: bool) {
         // Those of keys before this one are armed.
-        let mut from = Some((0, false));
+        let mut from = Some(Key::default());
         while let Some(key) = from.take() {
             let (mut unarmed, mut room) = (None, AT_ONCE);
             {

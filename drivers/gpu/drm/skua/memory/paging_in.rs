@@ -67,7 +67,10 @@ use crate::{
             Seat, //
         }, //
     },
-    quota::Quota,
+    quota::{
+        Quota,
+        QuotaId, //
+    },
     spec::number::Asid, //
 };
 use kernel::{
@@ -115,21 +118,11 @@ struct State {
     /// The address space whose turn it is, and its device.
     holder: Option<(Asid, Arc<ClientDevice>)>,
     /// Threads that wait for their turn, by number.
-    waiting: RBTree<u64, Seat>,
+    waiting: RBTree<u64, Seat<QuotaId>>,
     /// Whose turn is the next.
-    first: Option<turns::Turn>,
+    first: Option<turns::Turn<QuotaId>>,
     /// The number of who comes next.
     next: u64,
-}
-
-/// A client: the address of its quota of address spaces, which is compared and nothing else.
-fn client_of(vm: &Vm) -> usize {
-    Arc::as_ptr(vm.client()).addr()
-}
-
-/// Its client's user: the address of the quota of all address spaces that the user has, likewise.
-fn user_of(vm: &Vm) -> usize {
-    Arc::as_ptr(vm.user()).addr()
 }
 
 /// How long one has the turn and goes on bringing in when not less is out than there was before.
@@ -199,7 +192,7 @@ impl Pager {
         let others = state
             .waiting
             .values()
-            .any(|it| it.client() != client_of(vm));
+            .any(|it| it.client() != vm.client().id());
         others
     }
 
@@ -219,18 +212,23 @@ impl Pager {
 
 impl State {
     /// Has one more thread that works for `vm` wait; its number.
-    fn enter(&mut self, room: RBTreeNodeReservation<u64, Seat>, vm: &Vm) -> u64 {
+    fn enter(&mut self, room: RBTreeNodeReservation<u64, Seat<QuotaId>>, vm: &Vm) -> u64 {
         let number = self.next;
         // No wrap: there are not so many turns.
         self.next = number.wrapping_add(1);
-        let seat = Seat::new(user_of(vm), client_of(vm), number, self.waiting.values());
+        let seat = Seat::new(
+            vm.user().id(),
+            vm.client().id(),
+            number,
+            self.waiting.values(),
+        );
         self.waiting.insert(room.into_node(number, seat));
         self.choose();
         number
     }
 
     /// The thread waits no more; it is the first one, and has its turn, or it had none.
-    fn leave(&mut self, number: u64, is_served: bool) -> Option<RBTreeNode<u64, Seat>> {
+    fn leave(&mut self, number: u64, is_served: bool) -> Option<RBTreeNode<u64, Seat<QuotaId>>> {
         let seat = self.waiting.get(&number).copied();
         let entry = self.waiting.remove_node(&number);
         match (self.first, seat) {
