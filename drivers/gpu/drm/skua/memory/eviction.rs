@@ -322,8 +322,9 @@ pub(crate) fn wait(fence: &Fence, patience: &mut Jiffies) -> Result {
 
 /// A part of VRAM, for who needs room there.
 pub(crate) struct Vram<'a> {
-    /// The GPU, and its PCI device.
+    /// The GPU whose VRAM it is.
     dev: &'a SkuaDevice,
+    /// The PCI device of `dev`, which stays bound meanwhile.
     parent: &'a Device<Bound>,
     /// What of VRAM will do.
     part: Part,

@@ -320,7 +320,9 @@ pub(crate) fn free_bytes(dev: &SkuaDevice) -> u64 {
 
 /// The aperture, for who needs room there.
 pub(crate) struct Aperture<'a> {
+    /// The GPU whose window it is.
     dev: &'a SkuaDevice,
+    /// The PCI device of `dev`, which stays bound meanwhile.
     parent: &'a Device<Bound>,
     /// For whom nobody leaves yet.
     plan: Option<Plan>,

@@ -340,11 +340,13 @@ pub(crate) fn lock<'a>(
 
 /// What is to be brought in.
 struct Wanted<'a> {
+    /// It was out when this was made.
     bo: &'a BoRef,
     /// Its client's quota of system memory, for when it leaves VRAM again.
     quota: Arc<Quota>,
     /// The part of VRAM that it has to be in.
     part: Part,
+    /// Its size, a whole number of pages.
     bytes: u64,
 }
 

@@ -234,10 +234,13 @@ impl Coredump {
 struct Run {
     /// GPU address of the first page.
     va: u64,
+    /// Of all of its pages together.
     bytes: u64,
     /// Where the first page leads to.
     target: Target,
+    /// What the entries of all of its pages say: the GPU may write to them.
     writable: bool,
+    /// Likewise: accesses snoop the CPU's caches.
     snooped: bool,
 }
 
