@@ -106,6 +106,7 @@ impl<T: Send + Sync> Resource for Slot<T> {
 /// releases it.
 #[pin_data]
 struct Node<R: ?Sized> {
+    /// In the `items` of its set, under the set's lock, until it is taken out to be released.
     #[pin]
     links: ListLinksSelfPtr<Node<dyn Resource>>,
     /// What is released, at the latest with the set.

@@ -47,7 +47,10 @@ pub(crate) trait Event: IntoBytes + Send {
 /// The event as the DRM core wants it: its own part first, all in one piece of `kmalloc` memory.
 #[repr(C)]
 struct Inner<E> {
+    /// The core's part, by which the event is in lists of its file, under the device's event lock.
     base: bindings::drm_pending_event,
+    /// What the client reads, from the header on. Its owner writes it before it is sent, nobody
+    /// after.
     event: E,
 }
 

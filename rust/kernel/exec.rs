@@ -62,6 +62,7 @@ pub(crate) struct Exec {
     contended: Option<Handle>,
     /// Says who is older when two threads want each other's locks.
     ticket: Pin<KBox<Opaque<bindings::ww_acquire_ctx>>>,
+    /// The locks and the ticket are this thread's.
     _not_send: NotThreadSafe,
 }
 

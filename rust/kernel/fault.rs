@@ -112,9 +112,13 @@ impl From<Error> for FaultError {
 ///   one. mmap_lock (or the vma's) is held for reading, and the reservation lock of `obj`.
 /// - Where the driver sees it, the device is registered.
 pub(crate) struct VmFault<'a> {
+    /// The access, and the mapping in which it is.
     raw: *mut bindings::vm_fault,
+    /// What is mapped there, locked.
     obj: *mut bindings::drm_gem_object,
+    /// As long as the C handler runs that was given `raw`.
     _life: PhantomData<&'a ()>,
+    /// The locks are held by this thread.
     _not_send: NotThreadSafe,
 }
 

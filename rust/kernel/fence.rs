@@ -400,6 +400,7 @@ struct CallbackData<T> {
     node: Opaque<bindings::dma_fence_cb>,
     /// What it calls.
     data: T,
+    /// It does not move: the fence's list leads to `node`.
     #[pin]
     _pin: PhantomPinned,
 }
@@ -505,6 +506,7 @@ impl<T: FenceCallback> Drop for PendingCallback<T> {
 pub(crate) struct Signalling {
     /// Whether it began in another section, or where nobody sleeps: then it ends nothing.
     cookie: bool,
+    /// A section ends on the thread on which it began.
     _not_send: NotThreadSafe,
 }
 

@@ -375,7 +375,9 @@ where
 #[repr(C)]
 #[pin_data]
 struct Layout<T> {
+    /// The C object, by whose address the C code knows the whole.
     obj: Opaque<bindings::drm_gem_object>,
+    /// The driver's part, in which its [`Backing`] is.
     #[pin]
     data: T,
 }

@@ -55,6 +55,7 @@ pub(crate) struct Lru<T> {
     /// Initialised; its lock is that of all lists of the device.
     #[pin]
     list: Opaque<bindings::drm_gem_lru>,
+    /// Of what the objects are made; the list owns none.
     _objects: PhantomData<fn(T)>,
 }
 

@@ -199,7 +199,9 @@ pub(super) struct MockFile;
 /// What is in an object.
 #[pin_data]
 pub(super) struct MockObject {
+    /// Where its memory is, with nothing of the driver's beside it.
     backing: Backing<(), (), ()>,
+    /// Counts it among its `objects` until it is released.
     dev: ARef<drm::Device<Mock>>,
     /// Times that it was to be attached.
     pub(super) attached: Atomic<u32>,

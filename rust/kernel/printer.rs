@@ -30,8 +30,11 @@ use kernel::{
 ///
 /// `raw` is valid for `'a`.
 pub(crate) struct Printer<'a> {
+    /// Of the C caller, which adds text to a file's output by it.
     raw: *mut bindings::drm_printer,
+    /// Borrowed alone: two would mix their output.
     _life: PhantomData<&'a mut bindings::drm_printer>,
+    /// The C caller does not expect it on another thread.
     _not_send: NotThreadSafe,
 }
 
@@ -109,8 +112,11 @@ pub(crate) struct MemoryStats {
 ///
 /// `raw` is valid for `'a`.
 pub(crate) struct SeqPrinter<'a> {
+    /// Of the C caller, which calls again with more room if the text has overrun it.
     raw: *mut bindings::seq_file,
+    /// As in [`Printer`].
     _life: PhantomData<&'a mut bindings::seq_file>,
+    /// Likewise.
     _not_send: NotThreadSafe,
 }
 

@@ -315,7 +315,9 @@ pub(crate) struct Reserved<'a> {
     resv: *mut bindings::dma_resv,
     /// Whether dropping it unlocks; else the caller of a callback does.
     unlock: bool,
+    /// How long the lock is held at least.
     _life: PhantomData<&'a ()>,
+    /// The thread that has locked has to unlock.
     _not_send: NotThreadSafe,
 }
 
@@ -447,6 +449,7 @@ impl Drop for Reserved<'_> {
 ///
 /// At least `left` slots are reserved, for this value alone.
 pub(crate) struct Room<'a> {
+    /// What the room is in; borrowed alone, so that the room is nobody else's.
     reserved: &'a Reserved<'a>,
     /// Fences that can still be added.
     left: u32,
