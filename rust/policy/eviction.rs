@@ -343,6 +343,7 @@ pub fn leave<P: Place>(place: &mut P, need: Need, missing: u64) -> Result<(), P:
 
 /// An object that may leave.
 struct Candidate<O> {
+    /// When it leaves, beside others: in the order of passes, and in one by `number`.
     pass: Pass,
     /// How many were found in the lists before.
     number: usize,

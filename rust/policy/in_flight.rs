@@ -273,6 +273,8 @@ impl<H: Heap, P> InFlight<H, P> {
 
 /// The completed packets; see [`InFlight::complete_up_to`].
 pub struct Completed<'a, H: Heap, P> {
+    /// Its first `left` packets are completed, and leave it one by one; all of them when this is
+    /// dropped.
     queue: &'a mut InFlight<H, P>,
     /// How many have not been handed out.
     left: usize,

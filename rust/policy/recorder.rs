@@ -29,18 +29,26 @@ use std::vec::Vec;
 pub(crate) enum Call {
     Start,
     Build {
+        /// Where the pass began.
         from: MultipassOffset,
+        /// What [`Pass::idle`] was.
         idle: bool,
+        /// What the recorder answered.
         built: Built,
+        /// What the paging buffer does, in its order.
         steps: Vec<Step>,
     },
     Submit {
+        /// The task, without what it borrowed.
         what: What,
+        /// How its end was to be told.
         completion: Completion,
+        /// Whether it was submitted before, and withdrawn.
         resubmission: bool,
     },
     Doorbell,
     Retire {
+        /// The slot behind the packet, which [`Ring::head`] is from then on.
         end: u32,
     },
     Preempt(u64),
@@ -67,8 +75,11 @@ pub(crate) struct Gone;
 
 /// A ring of slots, each as long as any task.
 pub(crate) struct Ring {
+    /// How many there are; one stays free, so that a full ring is told from an empty one.
     pub(crate) slots: u32,
+    /// The first slot that is not retired.
     pub(crate) head: u32,
+    /// The next slot to be written.
     pub(crate) tail: u32,
     /// The tail that the GPU was last told.
     told: u32,
@@ -101,7 +112,9 @@ impl Ring {
 /// The memory of one page table.
 #[derive(Clone)]
 pub(crate) struct Memory {
+    /// Its bus address, a multiple of [`PAGE_SIZE`]; no other table has it.
     address: u64,
+    /// Its entries, [`ENTRIES`] of them, shared with the recorder, which walks them.
     words: Rc<RefCell<Vec<Entry>>>,
 }
 
@@ -109,6 +122,7 @@ type Watcher = Box<dyn Fn(&Recorder)>;
 
 #[derive(Default)]
 pub(crate) struct Recorder {
+    /// All of them that are recorded, the first one first; a test may empty it.
     pub(crate) calls: RefCell<Vec<Call>>,
     /// What [`Miniport::query_current_fence`] answers.
     pub(crate) reported: Cell<u64>,
@@ -123,6 +137,7 @@ pub(crate) struct Recorder {
     /// By page of the aperture segment's window, the bus address of what it shows instead of the
     /// dummy page, and whether that is snooped.
     pub(crate) gart: RefCell<BTreeMap<u64, (u64, bool)>>,
+    /// All page tables that were made, by their bus address.
     tables: RefCell<BTreeMap<u64, Memory>>,
     /// Tables with entries that a walk may see later than what is written now.
     unordered: RefCell<Vec<u64>>,

@@ -95,7 +95,7 @@ impl<Id: Copy + Eq> Seat<Id> {
 /// Who has the next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn<Id> {
-    /// Whose it is.
+    /// Of the thread whose turn it is, as it was when it waited.
     seat: Seat<Id>,
     /// The first of its user's rounds, which this turn is.
     round: u64,
