@@ -472,6 +472,7 @@ pub enum Command {
 pub struct Encoded {
     /// The first `len` count.
     words: [u32; MAX_WORDS],
+    /// Words of the command; a NOP may have more than the array.
     len: usize,
 }
 
