@@ -219,6 +219,7 @@ fn fill(region: &MmapRegion, value: u8) {
 /// The right to access VRAM, until it is dropped.
 #[derive(Debug)]
 pub struct VramGuard<'a> {
+    /// The memory; where in it a page is now says `shown`.
     pub(crate) vram: &'a Vram,
     /// As long as this is held, the aperture's pages show what they do.
     pub(crate) shown: RwLockReadGuard<'a, Shown>,

@@ -27,7 +27,9 @@ const TILE: usize = 8192;
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Tile {
+    /// `pattern` over and over, little endian.
     bytes: [u8; TILE],
+    /// What is in `bytes` now; written anew when another is asked for.
     pattern: u32,
 }
 
@@ -65,6 +67,7 @@ pub(crate) struct Rows {
     pub(crate) source_pitch: u64,
     /// As `source_pitch`.
     pub(crate) destination_pitch: u64,
+    /// How many; with none nothing is copied.
     pub(crate) rows: u32,
 }
 

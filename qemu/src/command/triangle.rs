@@ -26,6 +26,7 @@ fn middle(at: u32) -> i128 {
 /// A triangle whose vertices go round clockwise, as x goes right and y down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Triangle {
+    /// They go round clockwise, but for an `area` of 0.
     vertices: [Vertex; 3],
     /// Twice its area, in square parts of a pixel; 0 covers nothing.
     area: i128,

@@ -187,8 +187,11 @@ impl<'m> Windows<'m> {
 
 /// What a wave needs from its surroundings to run for a while.
 pub(crate) struct Surroundings<'a, 'm> {
+    /// The instructions of the program, by program counter.
     pub(crate) program: &'a [Decoded],
+    /// The way to memory that has GPU addresses.
     pub(crate) windows: Windows<'m>,
+    /// Shared memory of the wave's group, from its address 0 on.
     pub(crate) shared: &'a mut [u8],
     /// Arguments that the dispatch gave.
     pub(crate) arguments: &'a [u32],
