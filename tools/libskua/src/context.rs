@@ -257,8 +257,11 @@ impl Drop for Context {
 #[derive(Debug)]
 #[must_use = "nothing happens before it is submitted"]
 pub struct Submission<'a> {
+    /// Whose engine runs the commands, behind those that were submitted to it before.
     context: &'a Context,
+    /// Commands, in the order in which they run.
     buffers: Vec<uapi::drm_skua_buffer>,
+    /// Fences that it waits for before the first of them, and signals after the last.
     syncs: Syncs<'a>,
 }
 

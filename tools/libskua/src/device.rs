@@ -133,6 +133,7 @@ pub struct Device {
 /// What does not change while the device is open.
 #[derive(Debug)]
 struct Info {
+    /// Of the device as a whole.
     device: DeviceInfo,
     /// In the order of their indices.
     engines: Vec<Engine>,

@@ -20,6 +20,7 @@ use crate::{
 /// A shared mapping; unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
+    /// The memory; unmapped when this is dropped.
     map: Map,
 }
 

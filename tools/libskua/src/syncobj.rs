@@ -443,6 +443,7 @@ impl Drop for Syncobj {
 /// ```
 #[derive(Debug)]
 pub struct SyncEvent {
+    /// An eventfd, to which the kernel adds 1 when the point is signalled.
     fd: OwnedFd,
 }
 

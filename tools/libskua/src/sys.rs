@@ -31,7 +31,9 @@ use skua_uapi as uapi;
 
 /// An ioctl whose number is only known when the program runs.
 struct Call {
+    /// The ioctl's number, which says the size and direction of its argument too.
     request: u32,
+    /// What the kernel reads and writes; it has to suit `request`.
     argument: *mut c_void,
 }
 

@@ -119,8 +119,11 @@ impl Drop for Vm {
 #[derive(Debug)]
 #[must_use = "nothing happens before it is submitted"]
 pub struct Bind<'a> {
+    /// Whose mappings it changes.
     vm: &'a Vm,
+    /// What is to be done, in this order.
     ops: Vec<uapi::drm_skua_bind_op>,
+    /// Fences that it waits for before the first of them, and signals when all are done.
     syncs: Syncs<'a>,
 }
 
