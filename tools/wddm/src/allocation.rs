@@ -488,6 +488,7 @@ impl Drop for Allocation {
 #[derive(Debug)]
 #[must_use = "it is undone when it is dropped"]
 pub struct Map<'a> {
+    /// What is locked as long as this lives.
     allocation: &'a Allocation,
     /// Stays if the allocation is destroyed meanwhile.
     mapping: Arc<Mapping>,

@@ -233,6 +233,7 @@ impl Drop for Context {
 #[derive(Debug)]
 #[must_use = "nothing happens before it is submitted"]
 pub struct Submission<'a> {
+    /// Whose node runs the commands, behind those that were submitted to it before.
     context: &'a Context,
     /// Address and bytes; `None`: it only signals.
     commands: Option<(u64, u32)>,

@@ -246,7 +246,12 @@ impl<A> VaOperation<A> {
 #[derive(Debug)]
 enum Operation {
     Change(Change),
-    Copy { from: Span, to: Span },
+    Copy {
+        /// Whose mappings are copied: those that are there when the update is performed.
+        from: Span,
+        /// Where they are mapped then; as long as `from`.
+        to: Span,
+    },
 }
 
 /// An update that is queued.
@@ -256,6 +261,7 @@ pub(crate) struct Update {
     target: u64,
     /// The one that all copies are from.
     source: Option<u64>,
+    /// What is to be done, in this order.
     operations: Vec<Operation>,
 }
 

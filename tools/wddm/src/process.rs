@@ -43,33 +43,49 @@ pub const MAX_ALLOCATIONS: usize = 1024;
 enum Object {
     Adapter(Adapter),
     Device {
+        /// The adapter that it was created on.
         adapter: Handle,
+        /// The device; ended when its handle goes.
         device: Device,
     },
     Context {
+        /// The device that it was created on.
         device: Handle,
+        /// The context, which a call that is under way keeps.
         context: Arc<Context>,
     },
     Allocation {
+        /// The device that it was created on.
         device: Handle,
+        /// The resource that it was created with, if any.
         resource: Option<Handle>,
+        /// The allocation, which a call that is under way keeps.
         allocation: Arc<Allocation>,
     },
     Resource {
+        /// The device of all its allocations.
         device: Handle,
+        /// Those that are not destroyed, in the order of their creation.
         allocations: Vec<Handle>,
     },
     Fence {
+        /// The device that it was created or opened on.
         device: Handle,
+        /// The fence; that of a paging queue is the queue's own, too.
         fence: Arc<MonitoredFence>,
     },
     PagingQueue {
+        /// The device whose allocations it pages.
         device: Handle,
+        /// The queue, which a call that is under way keeps.
         queue: Arc<PagingQueue>,
+        /// The handle of its paging fence, which goes with it.
         fence: Handle,
     },
     Trim {
+        /// The device that is told to trim.
         device: Handle,
+        /// The registration; its callback is unregistered when it goes.
         trim: Arc<TrimRegistration>,
     },
 }
