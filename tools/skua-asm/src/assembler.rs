@@ -114,6 +114,7 @@ enum Meaning {
 
 #[derive(Debug)]
 struct Name {
+    /// What it is replaced by where it stands in an operand.
     meaning: Meaning,
     /// Where it is defined, as an error tells.
     place: String,
@@ -123,6 +124,7 @@ struct Name {
 struct Pending {
     /// Index in the expanded source.
     line: usize,
+    /// What its mnemonic names; its form says which operands follow.
     op: Op,
     /// Of the name of the operation.
     span: Span,
@@ -419,6 +421,7 @@ impl Names for Assembler {
 struct Operands<'a, 'b, 'c> {
     assembler: &'a Assembler,
     cursor: &'b mut Cursor<'c>,
+    /// Whether none is read yet: a comma stands before each of the others.
     first: bool,
 }
 

@@ -21,6 +21,7 @@ pub struct Argument {
 /// An assembled program: instructions, and what the source declared about them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
+    /// At least one, and all of them valid.
     pub(crate) instructions: Vec<Instruction>,
     /// By instruction, the number of its line in the source.
     pub(crate) lines: Vec<usize>,

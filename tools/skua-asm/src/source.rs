@@ -19,6 +19,7 @@ pub(crate) struct Line {
     pub(crate) file: Option<String>,
     /// Number in its file, from 1.
     pub(crate) number: usize,
+    /// Without what ends it.
     pub(crate) text: String,
     /// Number of the line of the source that it comes from, from 1.
     pub(crate) origin: usize,

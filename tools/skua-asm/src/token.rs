@@ -27,7 +27,9 @@ pub(crate) enum Kind {
 /// A token and where it stands.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Token {
+    /// What it is, with its text or value.
     pub(crate) kind: Kind,
+    /// Where it stands in its line.
     pub(crate) span: Span,
 }
 

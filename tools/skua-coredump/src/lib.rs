@@ -70,6 +70,7 @@ fn words_of(line: &str) -> Option<(u32, Vec<u32>)> {
 struct Words {
     /// Where the first one is, in bytes.
     at: u32,
+    /// Those that were read and are not written yet.
     words: Vec<u32>,
 }
 

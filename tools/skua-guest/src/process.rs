@@ -24,6 +24,7 @@ const DEATH: Duration = Duration::from_secs(20);
 /// A process that ends with its owner.
 #[derive(Debug)]
 pub struct Process {
+    /// Running, or ended and perhaps not waited for yet.
     child: Child,
     /// Whether the process leads a group of its own, which is killed with it.
     leads: bool,

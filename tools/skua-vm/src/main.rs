@@ -94,7 +94,9 @@ pub(crate) struct Parts {
 
 /// Parts that a build meanwhile does not change: files of their own, until dropped.
 pub(crate) struct Pinned {
+    /// As they were, but for the products and the GPU server: these are in `_dir`.
     parts: Parts,
+    /// Where these are: below `out`, so that they can be hard links. Removed when this is dropped.
     _dir: TempDir,
 }
 

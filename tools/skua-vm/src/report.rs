@@ -299,6 +299,7 @@ impl Report {
 /// A JSON array in a file that is whole after each element.
 #[derive(Debug)]
 struct Json {
+    /// `[]`, or the tests so far: valid JSON after each write.
     file: File,
     /// Where the array's end stands.
     end: u64,

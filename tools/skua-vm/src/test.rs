@@ -145,6 +145,7 @@ fn guests(options: &Options, parts: &Parts, report: &mut Report) -> Result<()> {
 
 /// A guest and what it is to do.
 struct Unit {
+    /// What is booted, and how.
     guest: Guest,
     /// Programs of the guest that the pattern wants, by name.
     programs: Vec<String>,
@@ -215,7 +216,9 @@ pub(crate) fn module(guest: &Guest, patience: u32) -> String {
 
 /// Hands on what a guest says.
 struct Teller<'a> {
+    /// To the thread that writes the report.
     sender: &'a Sender<Event>,
+    /// Its name, for those who read along.
     guest: &'a str,
 }
 

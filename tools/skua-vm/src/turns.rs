@@ -24,6 +24,7 @@ pub(crate) struct Turns<T> {
     least: usize,
     /// And no more than so many.
     most: usize,
+    /// What is left, and how many are at it.
     state: Mutex<State<T>>,
     /// Something has ended.
     ended: Condvar,
@@ -31,6 +32,7 @@ pub(crate) struct Turns<T> {
 
 #[derive(Debug)]
 struct State<T> {
+    /// What nobody has begun, the next one first.
     left: VecDeque<T>,
     /// How many are under way.
     running: usize,
