@@ -29,7 +29,6 @@ use kernel::{
 /// Such a list, in the order in which its elements came.
 #[derive(Default)]
 pub(crate) enum Few<T> {
-    /// No element.
     #[default]
     Empty,
     /// One element, which needs no memory of its own.

@@ -131,12 +131,12 @@ impl Herald {
         });
     }
 
-    /// `dev` was reset, and goes on.
+    /// Has userspace be told that `dev` was reset, and goes on.
     pub(crate) fn tell_of_reset(self: &Arc<Self>, dev: &SkuaDevice) {
         self.tell(dev, |news| news.reset = true);
     }
 
-    /// `dev` is lost.
+    /// Has userspace be told that `dev` is lost: it does not come back by itself.
     pub(crate) fn tell_of_loss(self: &Arc<Self>, dev: &SkuaDevice) {
         self.tell(dev, |news| news.lost = true);
     }

@@ -122,7 +122,7 @@ impl Quota {
         self.limit
     }
 
-    /// Units in use.
+    /// Units in use, of shares that were taken and of those that were charged.
     pub(crate) fn used(&self) -> u64 {
         let charged = self.charged.load(Relaxed);
         self.taken.load(Relaxed).saturating_add(charged)
@@ -133,7 +133,7 @@ impl Quota {
         self.parts.load(Acquire) == 0 && self.used() == 0
     }
 
-    /// Of what it is a part.
+    /// The quota in which its units count as well, if it is a part of one.
     pub(crate) fn whole(&self) -> Option<&Arc<Self>> {
         self.whole.as_ref()
     }
@@ -267,7 +267,7 @@ impl Share {
         }
     }
 
-    /// What it is a part of.
+    /// The quota in which it counts.
     pub(crate) fn quota(&self) -> &Arc<Quota> {
         &self.quota
     }

@@ -66,7 +66,7 @@ pub(crate) fn cuts() -> u64 {
     CUTS.load(Relaxed)
 }
 
-/// A work item did not do all.
+/// Counts a work item that has left some of its work for later.
 pub(crate) fn count_cut() {
     CUTS.fetch_add(1, Relaxed);
 }
@@ -145,7 +145,7 @@ impl Quarantine {
         self.suspended.store(0, Release);
     }
 
-    /// Whether they do until the device is reset.
+    /// Whether reapers keep what they are given until the device is reset.
     pub(crate) fn is_suspended(&self) -> bool {
         self.suspended.load(Acquire) != 0
     }

@@ -104,7 +104,7 @@ impl<K: Into<u32>, T> Slots<K, T> {
         crate::warn_on_once!(self.set(key, Slot::Free).is_some());
     }
 
-    /// The object in a place.
+    /// The object in the place `key`; none if the place is free, reserved, or not in the table.
     pub(crate) fn find(&self, key: K) -> Option<Arc<T>> {
         self.get(usize::try_from(key.into()).ok()?)
     }

@@ -84,10 +84,10 @@ impl Drop for Opener {
     }
 }
 
-/// All users of a device.
+/// The users of a device, among whom what there is few of is divided.
 #[pin_data]
 pub(crate) struct Users {
-    /// What all of them have.
+    /// What all users together have, with the limits of the device.
     all: Quotas,
     /// Those who have something, each once; and others, until somebody opens a file.
     #[pin]

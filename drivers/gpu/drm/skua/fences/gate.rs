@@ -186,7 +186,7 @@ impl<T: Wake> Gate<T> {
         drop(steps);
     }
 
-    /// Whether it was armed.
+    /// Whether somebody attaches to the fences, or has: a gate is armed once.
     pub(crate) fn is_armed(&self) -> bool {
         self.waiters.lock().armed
     }

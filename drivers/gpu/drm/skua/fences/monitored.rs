@@ -89,14 +89,14 @@ struct State {
     promised: RBTree<u64, bool>,
     /// Waits for values that are not reached.
     waits: RBTree<WaitKey, Waiting>,
-    /// How many these are.
+    /// How many are in `waits`, which does not count them itself.
     len: u32,
 }
 
 /// A monitored fence. Handles, descriptors, promises and waits hold it.
 #[pin_data]
 pub(crate) struct MonitoredFence {
-    /// By which traces name it.
+    /// The number that traces have for it: no other fence has it, ever.
     number: u64,
     /// Has the value, which only grows; changed under `state`.
     page: ValuePage,
@@ -259,7 +259,7 @@ pub(crate) struct Promise {
     fence: Arc<MonitoredFence>,
     /// The value, above all that were promised before once it is given.
     value: u64,
-    /// Before it is given.
+    /// Memory for its entry among the fence's; it is there until it is given.
     node: Option<RBTreeNode<u64, bool>>,
     /// Whether it is among the fence's.
     is_given: bool,
@@ -349,7 +349,7 @@ impl Drop for Promise {
 
 /// A wait for a value; over when dropped.
 pub(crate) struct Wait {
-    /// Whose value it is for.
+    /// The fence that is to reach the value.
     fence: Arc<MonitoredFence>,
     /// Where it stands in that fence's tree: by its value first.
     key: WaitKey,
@@ -385,7 +385,7 @@ impl Wait {
         Arc::ptr_eq(&self.fence, fence)
     }
 
-    /// What it waits for.
+    /// The value that the fence is to reach.
     pub(crate) fn value(&self) -> u64 {
         self.key.0
     }
@@ -447,7 +447,7 @@ pub(crate) type OwnerKey = (u64, usize, u64);
 
 /// A handle of a fence, for [`Owners`].
 pub(crate) struct Owner {
-    /// Where `node` goes.
+    /// The key of `node`, and of the handle from then on.
     key: OwnerKey,
     /// The entry, made before it is added, which therefore cannot fail.
     node: RBTreeNode<OwnerKey, Arc<MonitoredFence>>,
@@ -463,20 +463,20 @@ impl Owner {
 }
 
 impl Owners {
-    /// No handles.
+    /// The table of a GPU on which nobody has a handle yet.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             fences <- new_spinlock!(RBTree::new()),
         })
     }
 
-    /// There is a handle more; by what to take it out.
+    /// Adds a handle, and returns the key by which [`Self::remove`] takes it out.
     pub(crate) fn insert(&self, owner: Owner) -> OwnerKey {
         drop(self.fences.lock().insert(owner.node));
         owner.key
     }
 
-    /// There is one less.
+    /// Takes out what [`Self::insert`] has added under `key`.
     pub(crate) fn remove(&self, key: OwnerKey) {
         let fence = self.fences.lock().remove_node(&key);
         // With the lock free: it may be the last reference.

@@ -131,7 +131,7 @@ impl Retries {
         })
     }
 
-    /// `ENOMEM`.
+    /// Has holders be woken from now on, by an alarm in a queue of its own. `ENOMEM`.
     pub(crate) fn start(dev: &SkuaDevice) -> Result {
         let queue = OwnedQueue::new(c"skua-retries", Order::Ordered)?;
         let alarm = Alarm::new(Arc::new(queue, GFP_KERNEL)?, Look { dev: dev.into() })?;

@@ -74,7 +74,7 @@ impl Signals {
         !self.syncobjs.is_empty()
     }
 
-    /// The values among them.
+    /// The values of monitored fences among them, those of one fence in rising order.
     pub(crate) fn values(&self) -> &[Promise] {
         &self.values
     }

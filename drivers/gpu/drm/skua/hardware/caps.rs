@@ -81,7 +81,7 @@ impl ApertureCaps {
 /// The largest save area that there is room for in an address space.
 const MAX_SAVE_SIZE: u32 = 4 << 20;
 
-/// What an engine can do.
+/// The kind of an engine, and where its work can be stopped for other work.
 #[derive(Clone, Copy)]
 pub(crate) struct EngineCaps {
     /// Whether it computes or copies.
@@ -137,7 +137,7 @@ pub(crate) struct Caps {
     pub(crate) bus_bits: u32,
     /// Most threads of a group.
     pub(crate) group_threads: u32,
-    /// Threads of a wave.
+    /// Threads of a wave; the driver only reports it.
     pub(crate) wave_threads: u32,
     /// Most bytes of shared memory of a group.
     pub(crate) shared_bytes: u32,

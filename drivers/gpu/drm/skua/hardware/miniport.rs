@@ -160,7 +160,7 @@ struct WindowUse {
     fence: u64,
     /// What is mapped of the segment, and of system memory: first address and bytes.
     mapped: [(u64, u64); 2],
-    /// Bytes of its buffer.
+    /// Bytes of commands in its paging buffer.
     bytes: u32,
 }
 

@@ -43,11 +43,11 @@ const _: () = assert!(
     DRM_SKUA_CONTEXT_ALLOC_SHARED_ACROSS_CONTEXTS == context_allocation::SHARED_ACROSS_CONTEXTS
 );
 
-/// What a handle names.
+/// A context allocation, as a handle of its client names it.
 pub(crate) struct ContextAllocation {
     /// Its memory, which the address space has, too.
     bo: BoRef,
-    /// Where it is mapped.
+    /// The address space in which it is mapped, which it keeps.
     vm: Arc<Vm>,
     /// The handle's part of the client's quota of context allocations: 1.
     _share: Share,

@@ -55,11 +55,12 @@ pub(crate) const MAX_FENCES: u64 = 1024;
 /// Eventfds of one client that wait at a time.
 pub(crate) const MAX_EVENTFDS: u64 = 4096;
 
-/// What a handle names.
+/// A monitored fence, as one handle of a client names it, which may have several of it.
 pub(crate) struct FenceHandle {
     /// The GPU, in whose table `key` is.
     dev: ARef<SkuaDevice>,
-    /// With which it is lost.
+    /// The client's device: when that ends, so do waits by this handle; if it fails, so may the
+    /// fence.
     device: Arc<ClientDevice>,
     /// What the handle names; others may have it as well.
     fence: Arc<MonitoredFence>,
@@ -75,7 +76,7 @@ impl FenceHandle {
         &self.fence
     }
 
-    /// The device that it is of.
+    /// The client's device for which the handle was made.
     pub(crate) fn device(&self) -> &Arc<ClientDevice> {
         &self.device
     }

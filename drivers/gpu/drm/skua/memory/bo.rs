@@ -507,7 +507,7 @@ impl BoData {
         self.uses.store(self.uses().again(now).word(), Relaxed);
     }
 
-    /// When it was used.
+    /// When it was used last, and before that, in uses of any objects.
     pub(crate) fn uses(&self) -> Uses {
         Uses::from_word(self.uses.load(Relaxed))
     }

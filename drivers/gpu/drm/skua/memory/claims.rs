@@ -82,7 +82,7 @@ impl Claims {
         }
     }
 
-    /// Nobody here claims `bo` any more.
+    /// Counts `bo`, of which the last claim here has gone, out of the objects and bytes.
     fn uncount(&self, bo: &Bo) {
         crate::warn_on_once!((self.count_clients)(bo, -1).is_err());
         self.bytes.fetch_sub(Self::size(bo), Relaxed);

@@ -184,7 +184,7 @@ impl Clearer {
         may
     }
 
-    /// What was taken is given back.
+    /// Ends what [`Self::begin`] has begun: the allocator has the memory again.
     fn end(&self) {
         self.state.lock().is_out = false;
         self.changed.notify_all();

@@ -116,9 +116,9 @@ impl Budgets {
 /// A device of a client's: the client's handle holds it, and each of its address spaces.
 #[pin_data(PinnedDrop)]
 pub(crate) struct ClientDevice {
-    /// The GPU.
+    /// The GPU whose memory its objects are in.
     dev: ARef<SkuaDevice>,
-    /// No other has it, ever.
+    /// A number that no other device has, ever: [`Self::id`].
     id: u64,
     /// With explicit residency also among [`Budgets`].
     account: Arc<Account>,

@@ -326,9 +326,9 @@ pub(crate) struct Aperture<'a> {
     parent: &'a Device<Bound>,
     /// For whom nobody leaves yet.
     plan: Option<Plan>,
-    /// Where there is to be room.
+    /// Pages of the window of which there is to be room; all at first.
     piece: PageRange,
-    /// Of those that leave.
+    /// Fences of the moves of those that leave, in the order begun.
     moves: KVVec<Fence>,
 }
 

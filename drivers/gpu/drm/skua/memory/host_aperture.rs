@@ -84,7 +84,7 @@ use kernel::{
     sync::atomic::Relaxed, //
 };
 
-/// What the pages show.
+/// Which page of the aperture shows which page of VRAM.
 pub(crate) type Window = HostAperture<KernelHeap>;
 
 /// Pages that one request of the device names at most.
@@ -112,7 +112,7 @@ pub(crate) fn is_visible(range: &VramRange, page: usize) -> bool {
 struct Spot {
     /// The page of VRAM that it is in, of the aperture's page size.
     page: u64,
-    /// Where in that, in bytes.
+    /// Bytes from the start of that page.
     inside: u64,
 }
 

@@ -65,7 +65,7 @@ pub(crate) struct Site {
     pub(crate) start: u64,
 }
 
-/// What is at a site.
+/// What of an object page tables show at a site, and how.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Installed {
     /// GPU virtual address behind the range's last byte.

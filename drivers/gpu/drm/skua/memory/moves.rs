@@ -140,7 +140,7 @@ pub(crate) struct Moves {
     changed: CondVar,
 }
 
-/// How many moves there are.
+/// How many moves are under way, and which of them others have to wait for.
 struct Counts {
     /// Moves that have begun and are not over.
     under_way: u32,
@@ -203,7 +203,7 @@ impl Moves {
         Ok(counts.over != over)
     }
 
-    /// The device is lost: nobody waits any more.
+    /// Has nobody wait any more, as the device is lost.
     pub(crate) fn lose(&self) {
         self.counts.lock().is_lost = true;
         self.changed.notify_all();

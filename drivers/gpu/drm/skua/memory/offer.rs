@@ -93,7 +93,7 @@ pub(crate) fn check(bo: &Bo) -> Result {
     }
 }
 
-/// Locks all of `objects`.
+/// The reservation locks of all of `objects`, until it is dropped. `EINTR`, `ENOMEM`.
 fn lock_all(objects: &[(u32, BoRef)]) -> Result<Exec> {
     Exec::lock_all(|exec| {
         let mut handles = objects.iter().map(|(_, bo)| Handle::of(&**bo));

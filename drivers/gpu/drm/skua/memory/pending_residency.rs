@@ -100,7 +100,7 @@ pub(crate) struct Operation {
     dev: ARef<SkuaDevice>,
     /// The client's device for which the objects are to be resident.
     device: Arc<ClientDevice>,
-    /// Of which client, in [`Key`].
+    /// Its client, as in [`Key`]: the address of what that has locked.
     client: usize,
     /// All that were named.
     objects: KVVec<(u32, BoRef)>,
@@ -130,11 +130,11 @@ pub(crate) fn is_locked_out(bo: &Bo) -> bool {
 /// What one [`Operation`] needs to wait, taken where there may be none: its memory, and its part of
 /// what its client may have.
 pub(crate) struct Place {
-    /// Memory for itself.
+    /// Memory for the operation itself.
     operation: UniqueArc<MaybeUninit<Operation>>,
     /// Memory for its entry in [`PendingResidency::operations`].
     node: RBTreeNodeReservation<Key, Arc<Operation>>,
-    /// Of which client, in [`Key`].
+    /// Its client, as in [`Key`]: the address of what that has locked.
     client: usize,
     /// Of its client's [`MAX_PENDING`]: 1.
     share: Share,

@@ -188,7 +188,7 @@ pub(crate) fn forget(device: &ClientDevice, dev: &SkuaDevice, bo: &Bo) {
 
 /// An object is resident for a device as it was, though its handle goes.
 pub(crate) struct Kept {
-    /// For which it is resident.
+    /// The client's device for which `bo` is resident.
     device: Arc<ClientDevice>,
     /// The object that stays resident where it was.
     bo: BoRef,

@@ -134,7 +134,7 @@ pub(crate) struct Wanted {
     pub(crate) size: u64,
     /// Of the address, in bytes: a power of two, up to that of the largest page.
     pub(crate) alignment: u64,
-    /// Where it may be.
+    /// The segments in which it may be.
     pub(crate) sets: SegmentSets,
 }
 

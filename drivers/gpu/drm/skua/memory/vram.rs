@@ -389,7 +389,7 @@ impl VramRange {
         self.change_state(CLEARED_ALONE, CLEARED_ALONE);
     }
 
-    /// Whether it was; if not, a move writes it.
+    /// Whether [`Self::set_cleared_alone`] was called; if not, a move writes it.
     pub(crate) fn is_cleared_alone(&self) -> bool {
         self.state.load(Relaxed) & CLEARED_ALONE != 0
     }

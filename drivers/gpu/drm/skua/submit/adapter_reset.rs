@@ -80,9 +80,9 @@ use kernel::{
 /// How often the adapter is reset before it is given up (row 2.02).
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
-    /// So often (`TdrLimitCount`).
+    /// Resets that are borne in `within_s` (`TdrLimitCount`).
     pub(crate) count: u32,
-    /// Within so many seconds (`TdrLimitTime`).
+    /// Seconds in which `count` resets are borne (`TdrLimitTime`).
     pub(crate) within_s: u32,
 }
 
@@ -124,12 +124,12 @@ impl Resets {
         }
     }
 
-    /// Whether it is to be, in this `generation`.
+    /// Whether somebody has found in this `generation` that the adapter is to be reset.
     pub(crate) fn is_wanted(&self, generation: u32) -> bool {
         self.wanted.load(Acquire) == generation
     }
 
-    /// Whether it may be once more, which is counted.
+    /// Whether the adapter may be reset once more; if so, that is counted.
     fn begin(&self) -> bool {
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(0);
         self.policy.lock().begin(now)

@@ -168,7 +168,8 @@ pub(crate) enum Status {
 }
 
 impl Status {
-    /// `DRM_SKUA_CONTEXT_*`.
+    /// The uAPI's number for it, `DRM_SKUA_CONTEXT_*`; one that userspace destroyed has no handle
+    /// to ask by.
     pub(crate) fn code(self) -> u32 {
         match self {
             Self::Active | Self::Destroyed => uapi::DRM_SKUA_CONTEXT_ACTIVE,
@@ -186,7 +187,7 @@ struct Client {
     vm: VmUse,
     /// The context's place in the table of descriptors, its own until it is freed.
     slot: ContextSlot,
-    /// Who asked for it.
+    /// Who created the context: userspace is told when its work is cut.
     process: Process,
     /// What the context adds to what its client used of the engine.
     account: Account,
@@ -366,12 +367,12 @@ impl Context {
         self.pending.lock().level
     }
 
-    /// Changes that, for what is started from now on.
+    /// Changes [`Self::level`], for what is started from now on.
     pub(crate) fn set_level(&self, level: Level) {
         self.pending.lock().level = level;
     }
 
-    /// What its client says of that; at first normal.
+    /// What its client says of its level; at first normal.
     pub(crate) fn own_level(&self) -> Level {
         self.pending.lock().own_level
     }
@@ -386,7 +387,7 @@ impl Context {
         self.pending.lock().in_process
     }
 
-    /// Changes that. Called by the engine, under its lock.
+    /// Changes [`Self::in_process`]. Called by the engine, under its lock.
     pub(crate) fn set_in_process(&self, in_process: InProcess) {
         self.pending.lock().in_process = in_process;
         if let Some(usage) = self.usage() {

@@ -60,7 +60,7 @@ const TABLES: u32 = 64;
 
 /// Why a dump is written.
 pub(crate) enum Failure<'a> {
-    /// Of an engine's work.
+    /// This engine is recovered, for this cause.
     Work(EngineIndex, &'a Cause),
     /// The device is to be reset, whoever did it.
     Adapter,

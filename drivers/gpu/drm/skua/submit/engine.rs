@@ -149,7 +149,7 @@ impl From<NodeError<Error>> for Error {
 pub(crate) struct Engine {
     /// Its number in registers, status page and uAPI.
     index: EngineIndex,
-    /// What it can do.
+    /// Whether it computes or copies.
     kind: EngineKind,
     /// What its miniport wants to be told.
     caps: SchedulingCaps,
@@ -203,7 +203,7 @@ impl Engine {
         )
     }
 
-    /// What is done about it by itself.
+    /// What is being done about the engine by itself; none while it works.
     pub(crate) fn recovery(&self) -> Option<Recovery> {
         self.state.lock().recovery
     }

@@ -50,7 +50,7 @@ pub(crate) struct Packet {
     pub(crate) followed: bool,
     /// Whether others wait, and it may be long: whose turn it is then is looked at when it ends.
     pub(crate) is_long: bool,
-    /// Of its context.
+    /// The level of its context, with which it changes.
     pub(crate) level: Level,
     /// Whether it is left alone for a while, see [`crate::policy::scheduler`].
     pub(crate) protected: bool,
@@ -113,7 +113,7 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// Nothing. `ENOMEM`.
+    /// Room for [`IN_FLIGHT`] packets of each kind, and none yet. `ENOMEM`.
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
             finished: Finished::new()?,
@@ -142,7 +142,6 @@ impl Finished {
         push(&mut self.0, (packet, result));
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

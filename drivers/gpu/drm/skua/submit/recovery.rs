@@ -218,12 +218,13 @@ impl Alarms {
         Ok(Arc::new(alarms, GFP_KERNEL)?)
     }
 
-    /// Starts the watchdog.
+    /// Has the watchdog look in [`PERIOD_MS`]; it goes on while an engine has work.
     pub(crate) fn start_watchdog(&self) {
         self.watchdog.set(msecs_to_jiffies(PERIOD_MS));
     }
 
-    /// Has it looked at whose turn it is.
+    /// Has it looked at whose turn it is in [`TURN_MS`]; where there is contention, again and
+    /// again.
     pub(crate) fn start_turns(&self) {
         self.turns.set(msecs_to_jiffies(TURN_MS));
     }
@@ -329,7 +330,7 @@ struct Watch {
 /// What is done about an engine by itself, until it has stopped. By the alarms.
 #[derive(Clone, Copy)]
 pub(crate) struct Recovery {
-    /// Why it is to stop.
+    /// Why the engine is to stop.
     pub(crate) cause: Cause,
     /// How long it may still take to do so, asked or reset.
     countdown: Countdown,
@@ -346,7 +347,7 @@ pub(crate) struct Recovery {
 /// How an engine has stopped.
 #[derive(Clone, Copy)]
 enum Stopped {
-    /// It was asked to.
+    /// By itself, at the end of a packet or within one, as it was asked to.
     Asked,
     /// It was reset, and had reported so many faults then, modulo 2^32.
     Reset(u32),

@@ -152,7 +152,6 @@ impl SystemMemory {
 }
 
 impl Memory {
-    /// Whether it is in VRAM.
     pub(crate) fn is_vram(&self) -> bool {
         matches!(self, Self::Vram(_))
     }

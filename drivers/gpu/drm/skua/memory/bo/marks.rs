@@ -122,7 +122,7 @@ impl BoData {
         self.mark(GIVEN_UP, true);
     }
 
-    /// Whether that has happened, ever.
+    /// Whether [`BoData::set_given_up`] was ever called.
     pub(crate) fn was_given_up(&self) -> bool {
         self.marks.load(Relaxed) & GIVEN_UP != 0
     }

@@ -102,7 +102,7 @@ pub(super) struct Pending {
 
 /// What became of a packet that an engine has withdrawn.
 pub(crate) struct Withdrawn {
-    /// Where the engine was.
+    /// Whether the engine was within the packet when it stopped.
     pub(crate) stop: Stop,
     /// What the packet has used of the engine, if it was at the ring's head; more than ticks if
     /// time was measured.
