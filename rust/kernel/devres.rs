@@ -82,7 +82,7 @@ unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 
 /// What a set can do with an item, whatever its type.
 trait Resource: Send + Sync {
-    /// Drops the value.
+    /// Drops the value; its memory is freed with the last reference to the item.
     ///
     /// # Safety
     ///

@@ -74,7 +74,7 @@ pub(crate) struct Region<D: Reclaim> {
     raw: Option<NonNull<shim::dmem_cgroup_region>>,
     /// What the kernel's callback is called with.
     _owner: KBox<shim::skua_dmem_owner>,
-    /// What the callback is about.
+    /// The device whose address `_owner` has.
     _dev: ARef<drm::Device<D>>,
 }
 
@@ -83,7 +83,7 @@ unsafe impl<D: Reclaim> Send for Region<D> {}
 // SAFETY: As above.
 unsafe impl<D: Reclaim> Sync for Region<D> {}
 
-/// Why nothing was charged.
+/// Why a group was not charged for memory.
 pub(crate) enum Refusal {
     /// The group of the pool, or of one above that of the process, would have more than it may.
     Limit(Pool),

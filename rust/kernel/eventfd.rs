@@ -19,7 +19,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// An eventfd.
+/// A reference to an eventfd, which stays when no descriptor of it is left.
 ///
 /// # Invariants
 ///

@@ -123,6 +123,8 @@ pub(crate) struct VmFault<'a> {
 }
 
 impl VmFault<'_> {
+    /// A fault on `obj`, as long as it is being handled.
+    ///
     /// # Safety
     ///
     /// The type invariants must hold as long as the result exists.

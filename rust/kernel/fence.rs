@@ -398,7 +398,7 @@ struct CallbackData<T> {
     /// Its place in the list of the fence, while it waits.
     #[pin]
     node: Opaque<bindings::dma_fence_cb>,
-    /// What it calls.
+    /// Called when the fence signals.
     data: T,
     /// It does not move: the fence's list leads to `node`.
     #[pin]
@@ -419,7 +419,7 @@ pub(crate) enum Attached<T: FenceCallback> {
 }
 
 impl<T: FenceCallback> Callback<T> {
-    /// Allocates a callback.
+    /// A callback that is attached to no fence. `ENOMEM`.
     pub(crate) fn new(data: T, flags: kernel::alloc::Flags) -> Result<Self> {
         Ok(Self(KBox::pin_init(
             pin_init!(CallbackData {
@@ -431,7 +431,7 @@ impl<T: FenceCallback> Callback<T> {
         )?))
     }
 
-    /// The callback's data.
+    /// What was given to [`Self::new`].
     pub(crate) fn data(&self) -> &T {
         &self.0.data
     }

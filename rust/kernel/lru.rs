@@ -75,7 +75,7 @@ where
 }
 
 impl<T> Lru<T> {
-    /// The C structure.
+    /// The C structure, valid as long as `self`.
     pub(super) fn as_raw(&self) -> *mut bindings::drm_gem_lru {
         self.list.get()
     }
@@ -207,7 +207,7 @@ where
     }
 }
 
-/// The pages of `obj`.
+/// The size of `obj` in pages, whether or not it has them.
 fn pages_of<T: Listed>(obj: &Object<T>) -> u64
 where
     T::Driver: DriverExt<Gem = T>,

@@ -93,12 +93,12 @@ impl UserMemory {
         Ok(Self(at))
     }
 
-    /// Where it starts.
+    /// The address of its first byte, that of a page.
     pub(super) fn address(&self) -> u64 {
         self.0 as u64
     }
 
-    /// How much it is.
+    /// Its bytes, two pages; nothing is mapped behind.
     pub(super) fn size(&self) -> u64 {
         2 * PAGE_SIZE as u64
     }
@@ -120,14 +120,14 @@ const MAP_SHARED: usize = 0x1;
 const MAP_PRIVATE: usize = 0x2;
 const MAP_ANONYMOUS: usize = 0x20;
 
-/// Writes to user memory.
+/// Copies `bytes` to the address `at` of this process. `EFAULT`.
 pub(super) fn user_write(at: usize, bytes: &[u8]) -> Result {
     UserSlice::new(UserPtr::from_addr(at), bytes.len())
         .writer()
         .write_slice(bytes)
 }
 
-/// Reads user memory.
+/// Copies from the address `at` of this process to all of `bytes`. `EFAULT`.
 pub(super) fn user_read(at: usize, bytes: &mut [u8]) -> Result {
     UserSlice::new(UserPtr::from_addr(at), bytes.len())
         .reader()
@@ -179,7 +179,7 @@ pub(super) fn is_mapped(at: usize) -> bool {
     unsafe { bindings::copy_from_user_nofault(to, at as *const c_void, 1) == 0 }
 }
 
-/// The mock driver.
+/// A driver of a device without hardware.
 pub(super) struct Mock;
 
 /// What the device keeps count of.
@@ -193,7 +193,7 @@ pub(super) struct MockData {
     pub(super) resources: DevresSet,
 }
 
-/// A client.
+/// What a client of the mock device owns: nothing.
 pub(super) struct MockFile;
 
 /// What is in an object.
@@ -431,7 +431,7 @@ impl Client {
         core::ptr::NonNull::new(file).map(Self).ok_or(ENOENT)
     }
 
-    /// The DRM file.
+    /// What the DRM core keeps for the file.
     pub(super) fn drm(&self) -> &drm::File<MockFile> {
         // SAFETY: The file was opened through the DRM core, of a device of the mock driver.
         unsafe { drm::File::from_raw((*self.0.as_ptr()).private_data.cast()) }
@@ -477,7 +477,7 @@ pub(super) fn register(
     unsafe { drm::Registration::new(parent, drm, Ok::<_, Error>(value), 0) }
 }
 
-/// An exported object.
+/// A reference to the dma-buf of a mock object.
 pub(super) struct DmaBuf(core::ptr::NonNull<bindings::dma_buf>);
 
 impl DmaBuf {

@@ -145,7 +145,7 @@ impl Pages {
         Ok(Arc::new(pages, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// How many there are.
+    /// How many pages it has, of [`PAGE_SIZE`] bytes.
     pub(super) fn count(&self) -> usize {
         self.size / PAGE_SIZE
     }
@@ -272,7 +272,7 @@ pub(super) unsafe fn segments<'a>(
 pub(crate) struct DmaMap {
     /// Mapped for `dev`, owned.
     table: NonNull<bindings::sg_table>,
-    /// Whom they are mapped for.
+    /// The device whose addresses the table has.
     dev: ARef<Device>,
     /// What is mapped: unmapped before they can go.
     _pages: Arc<Pages>,
@@ -347,6 +347,8 @@ impl Drop for DmaMap {
     }
 }
 
+/// Frees a table; the pages that it lists stay.
+///
 /// # Safety
 ///
 /// `table` must have been allocated by `drm_prime_pages_to_sg()`, be owned and not mapped.

@@ -168,7 +168,7 @@ impl<'bound> Probe<'bound, '_> {
 
 /// The handler of one interrupt vector.
 struct Vector<D: PciDriver> {
-    /// Whose driver is told.
+    /// The device whose driver is told.
     dev: ARef<drm::Device<D>>,
     /// The number of the MSI-X vector.
     index: u32,
@@ -190,6 +190,8 @@ struct Running<'bound, D: PciDriver> {
 }
 
 impl<'bound, D: PciDriver> Running<'bound, D> {
+    /// Has the driver probe `pdev`, and registers its interrupts and its node.
+    ///
     /// # Safety
     ///
     /// The result must be dropped before `'bound` ends.
@@ -287,6 +289,8 @@ impl<D: PciDriver> Adapter<D> {
         ..pin_init::zeroed()
     };
 
+    /// `dev_pm_ops.suspend`, `freeze` and `poweroff`.
+    ///
     /// # Safety
     ///
     /// As for [`Adapter::tell`].
@@ -295,6 +299,8 @@ impl<D: PciDriver> Adapter<D> {
         unsafe { Self::tell(dev, D::sleep) }
     }
 
+    /// `dev_pm_ops.resume`, `thaw` and `restore`.
+    ///
     /// # Safety
     ///
     /// As for [`Adapter::tell`].
@@ -303,6 +309,8 @@ impl<D: PciDriver> Adapter<D> {
         unsafe { Self::tell(dev, D::wake) }
     }
 
+    /// Has the driver of `dev` do `what`; 0, or the negative errno.
+    ///
     /// # Safety
     ///
     /// `dev` must be bound to the driver, and locked (`device_lock()`), as the bus calls the

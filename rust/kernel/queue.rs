@@ -181,7 +181,7 @@ impl Drop for OpenQueue {
     }
 }
 
-/// What an [`Alarm`] does.
+/// What an [`Alarm`] does when its time is up.
 pub(crate) trait AlarmHandler: Send + Sync + 'static {
     /// Runs in a thread of the queue; never twice at a time. Returning a number of jiffies starts
     /// it again after these, unless it was started meanwhile or is being cancelled.
@@ -215,7 +215,7 @@ struct AlarmData<T> {
     work: Opaque<bindings::delayed_work>,
     /// Where the handler runs.
     queue: Arc<OwnedQueue>,
-    /// What it runs.
+    /// Called each time that the alarm rings.
     handler: T,
 }
 

@@ -100,6 +100,8 @@ pub(crate) fn lock<O: IntoGEMObject>(obj: &O) -> Result<Reserved<'_>> {
     unsafe { lock_raw(resv) }
 }
 
+/// Takes the lock. `EINTR` if a signal arrives first.
+///
 /// # Safety
 ///
 /// `resv` must be valid for `'a`.
@@ -110,6 +112,8 @@ unsafe fn lock_raw<'a>(resv: *mut bindings::dma_resv) -> Result<Reserved<'a>> {
     Ok(unsafe { Reserved::owned(resv) })
 }
 
+/// Takes the lock if it is free now.
+///
 /// # Safety
 ///
 /// `resv` must be valid for `'a`.
@@ -322,6 +326,8 @@ pub(crate) struct Reserved<'a> {
 }
 
 impl Reserved<'_> {
+    /// A lock that is released when the result is dropped.
+    ///
     /// # Safety
     ///
     /// `resv` must be valid as long as the result and locked by this thread, and unlocking be left
@@ -336,6 +342,8 @@ impl Reserved<'_> {
         }
     }
 
+    /// A lock that whoever has taken it releases.
+    ///
     /// # Safety
     ///
     /// `resv` must be valid and locked by this thread as long as the result exists.

@@ -109,7 +109,7 @@ where
     /// The ranks of objects that may have a copy in system pages of what they are.
     const KEEPERS: Range<u8>;
 
-    /// Who owns such copies.
+    /// Whose copies [`Meant::Owned`] is about.
     type Owner;
 
     /// How many pages the objects of `dev` have as such copies, at about this moment.
@@ -146,7 +146,7 @@ impl Drop for Copies {
     }
 }
 
-/// One of these copies.
+/// One object's copy, in the list of [`Copies`].
 ///
 /// # Invariants
 ///
@@ -200,7 +200,7 @@ pub(crate) struct Shrinker<D: drm::Driver> {
     owner: KBox<shim::skua_shrinker_owner>,
     /// Clean copies that it drops first, if it has such.
     copies: Option<Arc<Copies>>,
-    /// What they are about.
+    /// The device whose address `owner` has.
     _dev: ARef<drm::Device<D>>,
 }
 

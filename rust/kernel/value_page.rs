@@ -102,7 +102,7 @@ impl ValuePage {
     }
 }
 
-/// What can be exported.
+/// What can be given to other processes as a file, whose mappings show its page.
 pub(crate) trait Exported: Send + Sync + Sized + 'static {
     /// What `/proc/PID/fd` shows, as "anon_inode:NAME".
     const NAME: &'static CStr;

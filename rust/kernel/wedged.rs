@@ -21,14 +21,14 @@ const NAME_BYTES: usize = 16;
 /// A process, as userspace is told of it.
 #[derive(Clone, Copy)]
 pub(crate) struct Process {
-    /// As seen from the first name space.
+    /// Its number in the first namespace of processes.
     pid: c_int,
     /// Ends with a zero.
     name: [c_char; NAME_BYTES],
 }
 
 impl Process {
-    /// The one that calls.
+    /// The process of the calling thread.
     pub(crate) fn current() -> Self {
         let mut task = Self {
             pid: 0,
@@ -57,7 +57,7 @@ impl Process {
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Recovery {
-    /// Nothing: it does.
+    /// Nothing: the device works.
     None = 1 << 0,
     /// Unbind the driver and bind it again.
     Rebind = 1 << 1,
