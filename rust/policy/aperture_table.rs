@@ -63,7 +63,7 @@ pub trait Table {
     fn set_entry(&self, page: u32, entry: Entry) -> Result<(), Self::Error>;
 }
 
-/// Why nothing was written.
+/// Why nothing was written, or not all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal<E> {
     /// There is no such page of the aperture, or it shows something; or there is no such page of
@@ -73,7 +73,7 @@ pub enum Refusal<E> {
     Table(E),
 }
 
-/// What an aperture is of.
+/// How many pages an aperture has, how large they are, and what they can show.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// Pages of the aperture.

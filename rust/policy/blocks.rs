@@ -39,7 +39,7 @@ enum Inner<H: Heap> {
     Others(H::Box<Others<H>>),
 }
 
-/// None, or several.
+/// No block, or several.
 struct Others<H: Heap> {
     /// In the order of the owner's pages.
     blocks: H::Vec<PageRange>,

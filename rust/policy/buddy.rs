@@ -99,7 +99,7 @@ pub struct PageCount(pub u64);
 pub struct PageRange {
     /// Number of the first page; the memory begins with 0.
     pub start: PageIndex,
-    /// Of these, from `start` on.
+    /// How many pages it has, from `start` on.
     pub pages: PageCount,
 }
 
@@ -213,7 +213,7 @@ struct Order<H: Heap> {
 
 /// A set of pages, as the fewest, largest blocks.
 struct Forest<H: Heap> {
-    /// By order.
+    /// The blocks of each order, by its number.
     orders: H::Vec<Order<H>>,
     /// Pages in all of them.
     pages: u64,
@@ -221,11 +221,11 @@ struct Forest<H: Heap> {
 
 /// Who has which pages of a range that starts at 0.
 pub struct Buddy<H: Heap> {
-    /// What is free.
+    /// Blocks that nobody has.
     free: Forest<H>,
-    /// What of that is known to be zero.
+    /// Free blocks that are known to be zero.
     clean: Forest<H>,
-    /// What of it somebody has had since it was.
+    /// Free blocks that are not clean any more: somebody has had them.
     dirty: Forest<H>,
     /// What is being cleared, at most [`MAX_OUT`].
     out: H::Vec<Node>,

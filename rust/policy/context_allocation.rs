@@ -56,16 +56,17 @@ pub const SHARED_ACROSS_CONTEXTS: u32 = 1 << 0;
 /// The largest alignment, in bytes: that of the largest page.
 pub const MAX_ALIGNMENT: u64 = 2 << 20;
 
-/// Whose it is.
+/// Whose work a context allocation is kept for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// One context's.
+    /// One context's: it is there while an engine has that context.
     Context,
-    /// All contexts' of an address space, and so of a device.
+    /// All contexts' of an address space, and so of a device: it is there while an engine has one
+    /// of them.
     Device,
 }
 
-/// What is asked for.
+/// What a client asks of a context allocation, unchecked.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// The address space in which it is to be.
@@ -74,9 +75,9 @@ pub struct Request {
     pub context: Option<Asid>,
     /// [`SHARED_ACROSS_CONTEXTS`], or 0.
     pub flags: u32,
-    /// Bytes.
+    /// Bytes: a multiple of the page size, not 0.
     pub size: u64,
-    /// Of its address, in bytes; 0 is that of a page.
+    /// Of its address, in bytes: a power of two up to [`MAX_ALIGNMENT`]; 0 is that of a page.
     pub alignment: u64,
     /// Which segments may hold it, as for [`SegmentSets::new`].
     pub supported: u32,
@@ -86,7 +87,7 @@ pub struct Request {
     pub eviction: u32,
 }
 
-/// Why there is none.
+/// Why a [`Request`] is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The address space, or the context, is the system's.

@@ -151,7 +151,7 @@ impl Uses {
         (self.interval as u64) << 32 | self.last as u64
     }
 
-    /// What [`Uses::word`] was said of.
+    /// The value whose [`Uses::word`] is `word`.
     pub const fn from_word(word: u64) -> Self {
         // CAST: the lower half.
         Self {
@@ -164,9 +164,9 @@ impl Uses {
 /// What somebody asks for room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// What is better off there.
+    /// Something that is better off there, and can be elsewhere.
     Prefers,
-    /// What can be nowhere else.
+    /// Something that can be nowhere else.
     Needs,
     /// What whose turn it is needs in a part of the place, of their own that can be elsewhere.
     Own,
@@ -217,7 +217,7 @@ struct Pass {
 }
 
 impl Pass {
-    /// What nothing keeps of a list and nobody works with.
+    /// The pass of those of list `rank` that nothing keeps and nobody works with.
     const fn first(rank: usize) -> Self {
         Self {
             is_low: false,
@@ -563,7 +563,7 @@ impl Holders {
     /// has made it resident; somebody works with it; none of these.
     pub const WORDS: [&'static str; 6] = ["pinned", "turn", "group", "resident", "busy", "idle"];
 
-    /// Those of all objects in `place`.
+    /// The sums of all objects in `place`, and of what is there in no list as pinned.
     ///
     /// # Errors
     ///
@@ -588,12 +588,12 @@ impl Holders {
         Ok(holders)
     }
 
-    /// How much each word is said of.
+    /// Bytes of which each of [`Self::WORDS`] is said, in their order.
     pub fn sums(&self) -> [u64; 6] {
         self.0
     }
 
-    /// What is said of an object.
+    /// The one of [`Self::WORDS`] that is said of an object with these `facts`.
     pub fn word(facts: &Facts, is_idle: bool) -> &'static str {
         let word = Self::WORDS.get(Self::number(facts, || is_idle));
         word.copied().unwrap_or_default()

@@ -69,7 +69,7 @@ struct Page {
     before: u32,
     /// The page of its list that is taken after it.
     behind: u32,
-    /// The next in its bucket.
+    /// The next page in its bucket, or [`NIL`].
     chain: u32,
 }
 

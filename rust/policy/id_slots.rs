@@ -56,7 +56,7 @@ pub enum IdError {
 /// The id is not in use: freed before, or never given out. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotInUse {
-    /// What was to be freed.
+    /// The id that was to be freed.
     pub id: u32,
 }
 

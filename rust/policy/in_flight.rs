@@ -66,7 +66,7 @@ pub struct InFlight<H: Heap, P> {
     slots: H::Vec<Option<(u64, P)>>,
     /// Index of the oldest one.
     head: usize,
-    /// How many there are.
+    /// How many packets are in flight, at most the capacity.
     len: usize,
     /// Of the next packet; one more with each.
     next_id: u64,

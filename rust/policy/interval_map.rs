@@ -167,7 +167,7 @@ struct Node<V> {
     left: u32,
     /// The child whose ranges are behind it, likewise.
     right: u32,
-    /// Of the subtree: 1 for a leaf.
+    /// Levels of its subtree, 1 for a leaf.
     height: u8,
     /// Of the subtree; kept up to date by every rotation.
     #[cfg(not(MODULE))]
@@ -178,11 +178,11 @@ struct Node<V> {
 #[cfg(not(MODULE))]
 #[derive(Clone, Copy, Default)]
 struct Extent {
-    /// The first start in it.
+    /// The lowest start of a range in the subtree.
     first: u64,
-    /// The last end in it.
+    /// The highest end of a range in the subtree.
     last: u64,
-    /// The largest gap between neighbours in it.
+    /// The largest gap between neighbours in the subtree, in addresses.
     gap: u64,
 }
 

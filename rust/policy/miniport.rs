@@ -291,7 +291,7 @@ impl RingSpan {
 
 /// What a miniport says of itself before it is set up (`DxgkDdiQueryAdapterInfo`).
 pub trait AdapterInfo {
-    /// Why it does not.
+    /// Why the miniport does not say it.
     type Error;
 
     /// How many MiB the address space of the paging process is to have

@@ -166,7 +166,7 @@ pub enum NodeError<E> {
     Full,
     /// The miniport does not do with memory that is idle.
     Busy,
-    /// What the miniport says.
+    /// The miniport has failed with this error.
     Miniport(E),
 }
 
@@ -193,7 +193,7 @@ struct Entry<P> {
 
 /// A node. `H` is where its memory comes from, `M` the miniport, `P` what a packet is.
 pub struct Node<H: Heap, M: Miniport, P> {
-    /// The engine that it is.
+    /// The engine's number.
     index: EngineIndex,
     /// What the miniport keeps of the ring.
     ring: M::Ring,

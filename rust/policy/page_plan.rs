@@ -131,7 +131,7 @@ pub struct PagePlan<I> {
     va: u64,
     /// Bytes of the range from `va` on; 0 also after an error.
     left: u64,
-    /// What the caller permits.
+    /// The page sizes that the caller permits.
     sizes: Sizes,
     /// Physical memory in order of address, not yet looked at.
     pieces: I,

@@ -61,7 +61,7 @@ mod tests;
 pub enum TableError<E> {
     /// The range wraps, or a table is missing that was to be prepared.
     Unprepared,
-    /// What the miniport says.
+    /// The miniport has failed with this error.
     Miniport(E),
 }
 
@@ -97,7 +97,7 @@ impl Changed {
 pub enum Reach {
     /// By its GPU-physical address: in VRAM, or in the window of the aperture segment.
     GpuPhysical,
-    /// By its bus address.
+    /// By its bus address, as system memory.
     Bus {
         /// Whether the CPU has it cached, so that the GPU has to snoop (row 0.28).
         cached: bool,

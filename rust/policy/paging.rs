@@ -219,7 +219,7 @@ pub struct Step {
     pub block: PageRange,
     /// Where they are to be mapped.
     pub va: GpuVa,
-    /// What is done with them.
+    /// What is done with the pages.
     pub action: Action,
     /// Whether it is the operation's first one (`DXGK_TRANSFERFLAGS::TransferStart`).
     pub start: bool,

@@ -47,7 +47,7 @@ const PATIENCE_MS: u64 = 1000;
 pub struct Parked {
     /// When it was first found waiting for it; milliseconds.
     pub since_ms: u64,
-    /// When it was last; milliseconds.
+    /// When it was last found so; milliseconds.
     pub seen_ms: u64,
 }
 
@@ -68,7 +68,7 @@ impl Parked {
     }
 }
 
-/// The looks of one engine.
+/// When one engine looks again at work that waits for values, and at which.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Looks {
     /// When the last one was; milliseconds.
@@ -79,7 +79,7 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// Whether it is time for one, though others have work.
+    /// Whether it is time for a look, though others have work.
     pub fn is_time(&self, now_ms: u64) -> bool {
         now_ms.saturating_sub(self.last_ms) >= LOOK_MS
     }

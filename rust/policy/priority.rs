@@ -107,9 +107,9 @@ impl Offer {
 /// Objects that leave where they are when others need the room, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// What is offered so.
+    /// What is offered, with this priority.
     Offered(Offer),
-    /// What is not, and of this level.
+    /// What is not offered, by the level of its priority.
     Kept(Level),
 }
 
@@ -126,7 +126,7 @@ impl Rank {
         Self::Kept(Level::Maximum),
     ];
 
-    /// What it is called, for people.
+    /// Its name for people, as debugfs shows it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Offered(Offer::Low) => "OfferedLow",

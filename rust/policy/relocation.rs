@@ -11,7 +11,7 @@ pub enum Place {
     System,
     /// In such pages, by the window of the aperture segment.
     Aperture,
-    /// With another driver.
+    /// In memory of another driver, which has exported it.
     Imported,
     /// Thrown away: the object is offered.
     Nowhere,
@@ -40,9 +40,9 @@ pub enum Way {
 /// An object that is to move, and the memory that it is to move to.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
-    /// Where it is.
+    /// Where its content is.
     pub from: Place,
-    /// Where it is to be.
+    /// Where its content is to be, in the memory that it is to move to.
     pub to: Place,
     /// Whether a copy of what is in VRAM is kept in system pages.
     pub has_copy: bool,

@@ -91,7 +91,7 @@ impl Level {
         Self(level.clamp(0, most) as u8)
     }
 
-    /// Below [`LEVELS`].
+    /// Its place among all levels, from the lowest, 0; below [`LEVELS`].
     pub fn index(self) -> usize {
         self.0.into()
     }
@@ -105,7 +105,7 @@ pub enum Class {
     Idle,
     /// Below what says the same.
     BelowNormal,
-    /// As its contexts say.
+    /// As its contexts say: their own levels count.
     #[default]
     Normal,
     /// Above what says the same.
@@ -155,7 +155,7 @@ impl InProcess {
         (-7..=7).contains(&priority).then_some(Self(priority))
     }
 
-    /// The priority that it is of.
+    /// The priority that [`Self::of`] was told, -7 to 7.
     pub fn priority(self) -> i32 {
         self.0.into()
     }
@@ -180,7 +180,7 @@ impl Levels {
         Self(self.0 & (Self::only(level).0 - 1))
     }
 
-    /// From the highest.
+    /// Its levels, from the highest.
     fn iter(mut self) -> impl Iterator<Item = Level> {
         core::iter::from_fn(move || {
             let highest = self.highest()?;
@@ -197,7 +197,7 @@ impl FromIterator<Level> for Levels {
     }
 }
 
-/// What is how long, in ticks.
+/// How long turns, waits and protection last, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// A context's turn, at least 1.
@@ -236,7 +236,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Ticks until it is over.
+    /// Ticks until the turn is over; 0 or less if it is.
     pub fn left(&self) -> i64 {
         self.left
     }
@@ -253,7 +253,7 @@ impl Turn {
         self.passes = 0;
     }
 
-    /// Whether it is over.
+    /// Whether the turn is over: others of the level go first.
     pub fn is_over(&self) -> bool {
         self.left <= 0
     }
@@ -311,14 +311,14 @@ impl Turn {
     }
 }
 
-/// What an engine works on.
+/// The packet that an engine works on, for whom it may have to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Running {
     /// Level of the context whose packet runs.
     pub level: Level,
     /// The level at which the same context waits, with more of its work.
     pub own: Option<Level>,
-    /// For how long, as far as it is known.
+    /// For how many ticks the packet has run, as far as it is known.
     pub ran: u64,
     /// What was left of the context's turn before that.
     pub left: i64,
@@ -351,7 +351,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Of a node for which nobody waits.
+    /// The scheduler of a node for which no context waits.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -363,7 +363,7 @@ impl Scheduler {
         }
     }
 
-    /// What is how long.
+    /// How long turns, waits and protection last, as given to [`Self::new`].
     pub fn limits(&self) -> &Limits {
         &self.limits
     }

@@ -39,7 +39,7 @@ impl SchedulingCaps {
 
     /// All that there are; bit 1, of which this core makes nothing, is `VSyncPowerSaveAware`.
     const KNOWN: u32 = 0x1f;
-    /// What needs which others.
+    /// Each flag that means nothing without others, and those.
     const NEEDS: [(u32, u32); 3] = [
         (Self::PREEMPTION_AWARE, Self::MULTI_ENGINE_AWARE),
         (

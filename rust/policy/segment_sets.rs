@@ -51,7 +51,7 @@ impl Segment {
 /// One place to be tried for an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// Where.
+    /// The segment in which memory is tried to be had.
     pub segment: Segment,
     /// Who has to leave for it: of the aperture nobody for who merely prefers that, of system
     /// memory nobody in any case.
@@ -75,11 +75,11 @@ pub struct Attempt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentSets(u16);
 
-/// Of the eviction set, in the word.
+/// Where the eviction set begins in the word, in bits.
 const EVICTION_SHIFT: u32 = 3;
-/// Of the first preferred segment, in the word.
+/// Where the first preferred segment stands in the word, in bits.
 const PREFERRED_SHIFT: u32 = 6;
-/// Of one preferred segment: 1 and its number, or 0.
+/// Bits of one preferred segment in the word: its number plus 1, or 0 for none.
 const CHOICE_BITS: u32 = 2;
 const CHOICE_MASK: u32 = (1 << CHOICE_BITS) - 1;
 /// Bits of a preferred segment where it comes from.
@@ -118,12 +118,12 @@ impl SegmentSets {
         Some(Self(u16::try_from(word).ok()?))
     }
 
-    /// The word.
+    /// All three sets in one word, of [`Self::WORD_BITS`].
     pub const fn word(self) -> u16 {
         self.0
     }
 
-    /// What had this [`Self::word`].
+    /// The sets whose [`Self::word`] is `word`.
     pub const fn from_word(word: u16) -> Self {
         Self(word)
     }
@@ -154,7 +154,7 @@ impl SegmentSets {
         })
     }
 
-    /// Whether the GPU reaches it there.
+    /// Whether the GPU reaches the allocation in `segment`.
     pub fn supports(self, segment: Segment) -> bool {
         self.supported() & segment.bit() != 0
     }

@@ -40,7 +40,7 @@ impl SegmentFlags {
     pub const CACHE_COHERENT: Self = Self(1 << 4);
     /// The CPU reaches it through a CPU host aperture.
     pub const SUPPORTS_CPU_HOST_APERTURE: Self = Self(1 << 13);
-    /// Cached, too.
+    /// The CPU may map what that aperture shows as cached memory.
     pub const SUPPORTS_CACHED_CPU_HOST_APERTURE: Self = Self(1 << 14);
 
     /// These and `others`.

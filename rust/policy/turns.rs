@@ -29,9 +29,9 @@ mod tests;
 /// A thread that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat<Id> {
-    /// Whose it is.
+    /// The user whose thread it is.
     user: Id,
-    /// Of the user the client.
+    /// The client of that user.
     client: Id,
     /// In the order in which threads came.
     number: u64,
@@ -99,7 +99,7 @@ pub struct Turn<Id> {
     seat: Seat<Id>,
     /// The first of its user's rounds, which this turn is.
     round: u64,
-    /// Who was to have that.
+    /// The number of the seat that was to have that round.
     instead_of: u64,
 }
 

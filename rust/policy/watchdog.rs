@@ -57,7 +57,7 @@
 #[cfg(test)]
 mod tests;
 
-/// What is too much.
+/// What a packet may use of an engine, and how long an engine may do nothing for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Ticks of work that a packet may use ...
@@ -152,7 +152,7 @@ pub enum Verdict {
 /// What was seen of one engine so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watchdog {
-    /// What a packet may take.
+    /// What a packet may use, and how long an engine may do nothing.
     limits: Limits,
     /// `None` while nothing is at the head.
     watched: Option<Watched>,
@@ -163,17 +163,17 @@ pub struct Watchdog {
 /// What a packet has had since it got to the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Watched {
-    /// Another one at the head starts anew.
+    /// The packet's fence id: one with another starts anew.
     id: u64,
     /// When it was last looked at.
     last_ms: u64,
-    /// What the engine showed then.
+    /// The engine's tick counter then.
     last_ticks: u64,
     /// Milliseconds that it has had, with what counts from before it was first seen.
     elapsed_ms: u64,
     /// Ticks that it has used, likewise.
     used_ticks: u64,
-    /// Since ticks last moved.
+    /// Milliseconds, as far as they count, since ticks last moved.
     stalled_ms: u64,
 }
 
