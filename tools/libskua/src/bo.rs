@@ -51,11 +51,11 @@ bitflags::bitflags! {
 #[repr(u32)]
 #[non_exhaustive]
 pub enum OfferPriority {
-    /// First.
+    /// Before all else that is offered.
     Low = uapi::DRM_SKUA_OFFER_LOW,
-    /// Next.
+    /// Behind what is offered as [`Self::Low`].
     Normal = uapi::DRM_SKUA_OFFER_NORMAL,
-    /// Last of what is offered.
+    /// Behind all else that is offered.
     High = uapi::DRM_SKUA_OFFER_HIGH,
     /// By the priority of residency ([`Bo::set_priority`]).
     Auto = uapi::DRM_SKUA_OFFER_AUTO,
@@ -67,7 +67,7 @@ pub enum OfferPriority {
 /// is bound and mapped. [`Bo::destroy`] takes them along.
 #[derive(Debug)]
 pub struct Bo {
-    /// Where `handle` means something.
+    /// The file in which `handle` names it.
     file: Arc<File>,
     /// GEM's; counted in `file`, for an import may have made it a second time.
     handle: u32,
@@ -78,9 +78,9 @@ pub struct Bo {
 /// What is known of a buffer object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoInfo {
-    /// A multiple of 4096.
+    /// Bytes, a multiple of 4096.
     pub size: u64,
-    /// What it was created with.
+    /// The flags that it was created with.
     pub flags: BoFlags,
     /// Regions that may hold it, as at creation.
     pub sets: SegmentSets,
@@ -422,7 +422,7 @@ impl Bo {
 #[derive(Debug)]
 #[must_use = "nothing happens before it is submitted"]
 pub struct MakeResident<'a> {
-    /// Whose file is asked.
+    /// The device whose file the kernel is asked by.
     device: &'a Device,
     /// The client's device for which they are to be resident; 0 is the file's own.
     client_device: u32,
@@ -589,7 +589,7 @@ fn elements(device: &Device, bos: &[&Bo]) -> Result<Vec<uapi::drm_skua_bo_handle
     bos.iter().map(|bo| Ok(bo.of(device)?.element())).collect()
 }
 
-/// `BO_SET_PRIORITY`.
+/// Calls `BO_SET_PRIORITY` once, for all of `elements`.
 fn set_priorities(file: &File, elements: &[uapi::drm_skua_bo_priority]) -> Result<()> {
     file.call(&mut uapi::drm_skua_bo_set_priority {
         objects: array(elements),
@@ -598,7 +598,7 @@ fn set_priorities(file: &File, elements: &[uapi::drm_skua_bo_priority]) -> Resul
     .map(|_| ())
 }
 
-/// `BO_OFFER`.
+/// Calls `BO_OFFER` once, for all of `handles`.
 fn offer(
     file: &File,
     handles: Vec<uapi::drm_skua_bo_handle>,

@@ -50,9 +50,9 @@ pub enum DeviceStatus {
 /// What is known of a device at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientDeviceState {
-    /// As it was created.
+    /// How it was created, for good.
     pub residency: Residency,
-    /// Whether it takes work.
+    /// Whether it takes work, and if not, why.
     pub status: DeviceStatus,
     /// Bytes that are resident for it and may be in VRAM alone.
     pub resident: u64,
@@ -77,14 +77,14 @@ pub struct Trim {
 /// dropped.
 #[derive(Debug)]
 pub struct ClientDevice {
-    /// Kept open.
+    /// The device on whose file it is, kept open.
     device: Device,
     /// The driver's, of the device.
     handle: u32,
 }
 
 impl ClientDevice {
-    /// Creates a device.
+    /// Creates a device with nothing in it; `residency` holds for all its address spaces.
     ///
     /// # Errors
     ///

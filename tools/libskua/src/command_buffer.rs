@@ -25,9 +25,9 @@ pub struct CommandBuffer {
     memory: Mapping,
     /// Where the GPU fetches the first command.
     va: u64,
-    /// Filled so far.
+    /// Bytes of commands that are recorded, a multiple of 8.
     bytes: usize,
-    /// Bytes in all.
+    /// Bytes of the buffer, a multiple of 4096.
     capacity: usize,
 }
 

@@ -28,13 +28,13 @@ use crate::{
 
 /// Where the kernel lists DRM nodes.
 const SYSFS: &str = "/sys/class/drm";
-/// Where the nodes are.
+/// Where udev puts DRM nodes.
 const NODES: &str = "/dev/dri";
 
 /// The open file, and which of its GEM handles are in use how often.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// Of the render node.
+    /// The render node, open.
     fd: OwnedFd,
     /// The process that opened it. A forked child has the same file, whose handles are not its own
     /// to close.
@@ -414,7 +414,7 @@ pub struct DeviceInfo {
 pub struct Engine {
     /// Its number, for [`crate::Context::create`].
     pub index: u32,
-    /// What it can do.
+    /// Whether it computes or copies.
     pub kind: EngineKind,
 }
 
@@ -434,7 +434,7 @@ pub enum RegionKind {
 pub struct RegionInfo {
     /// Number of its bit in [`Placements`].
     pub id: u32,
-    /// What memory it is.
+    /// Whose memory it is, and how the GPU reaches it.
     pub kind: RegionKind,
     /// Bytes that buffer objects can have here together.
     pub size: u64,

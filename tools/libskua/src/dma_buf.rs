@@ -44,7 +44,7 @@ impl DmaBuf {
         })
     }
 
-    /// Maps the whole buffer.
+    /// Maps all of the buffer for the CPU, to be written only if it is `writable`.
     ///
     /// # Errors
     ///

@@ -59,9 +59,9 @@ pub enum Error {
     /// An access outside of a mapping, not aligned for its type, or a write to what is read-only.
     #[error("{bytes} bytes at {offset:#x} are not accessible in a mapping of {len:#x} bytes")]
     Range {
-        /// From the start of the mapping.
+        /// Bytes from the start of the mapping.
         offset: usize,
-        /// How much was to be accessed.
+        /// Bytes that were to be accessed.
         bytes: usize,
         /// Bytes of the mapping.
         len: usize,
@@ -77,7 +77,7 @@ pub enum Error {
     /// More would be resident for a client's device than its budget.
     #[error("{bytes} bytes more than the device's budget")]
     OverBudget {
-        /// How much more.
+        /// Bytes that would exceed it.
         bytes: u64,
     },
     /// Work ended, but not well.

@@ -39,7 +39,7 @@ impl Mapping {
         self.len() == 0
     }
 
-    /// Whether it may be written.
+    /// Whether it may be written to: else a write is [`Error::Range`].
     pub const fn is_writable(&self) -> bool {
         self.map.is_writable()
     }

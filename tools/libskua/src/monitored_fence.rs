@@ -30,7 +30,7 @@ use crate::{
     sys::{self, Map},
 };
 
-/// Bytes that are mapped.
+/// Bytes of the mapping of a fence's value, which is in its first 8.
 const PAGE: usize = 4096;
 
 /// What becomes of a fence when its device fails.
@@ -46,9 +46,9 @@ pub enum OnFailure {
 /// How many of several values a wait needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WaitFor {
-    /// Every one.
+    /// All of the values have to be reached.
     All,
-    /// At least one.
+    /// One of the values has to be reached.
     Any,
 }
 
@@ -56,7 +56,7 @@ pub enum WaitFor {
 /// waits for it or signals it goes on.
 #[derive(Debug)]
 pub struct MonitoredFence {
-    /// Where `handle` means something.
+    /// The file in which `handle` names it.
     file: Arc<File>,
     /// The driver's number for it, not 0.
     handle: u32,

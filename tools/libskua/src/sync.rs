@@ -145,7 +145,7 @@ impl fmt::Display for Outcome {
 /// The syncobjs that an ioctl waits for before it acts, and signals when it is done.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Syncs<'a> {
-    /// As the ioctl takes them.
+    /// Waits and signals, as ioctls take them.
     all: Vec<uapi::drm_skua_sync>,
     /// Of those that it signals, the timelines.
     timelines: Vec<&'a Syncobj>,

@@ -465,11 +465,11 @@ pub(crate) fn restart<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T
 /// A shared mapping of a file, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Map {
-    /// Page aligned.
+    /// The address of the first byte, that of a page.
     start: NonNull<u8>,
     /// Bytes; not 0.
     len: usize,
-    /// Writes to one that is not would be a signal.
+    /// Whether it may be written to: a write to one that may not is a SIGSEGV.
     writable: bool,
 }
 

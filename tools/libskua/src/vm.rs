@@ -32,7 +32,7 @@ pub enum Access {
 /// An address space; its handle is destroyed when dropped, while contexts made on it keep it.
 #[derive(Debug)]
 pub struct Vm {
-    /// Kept open.
+    /// The device on whose file it is, kept open.
     device: Device,
     /// The driver's, of the address space.
     handle: u32,

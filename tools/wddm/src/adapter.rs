@@ -56,14 +56,14 @@ impl Luid {
 pub enum PriorityClass {
     /// Contexts of the process stand at priority -7, whatever their own is.
     Idle = 0,
-    /// 3 less.
+    /// Contexts of the process count as of a priority that is 3 less than their own.
     BelowNormal = 1,
-    /// As they are; at first.
+    /// Contexts of the process count as what they are; so it is at first.
     #[default]
     Normal = 2,
-    /// 3 more.
+    /// Contexts of the process count as of a priority that is 3 more than their own.
     AboveNormal = 3,
-    /// 6 more.
+    /// Contexts of the process count as of a priority that is 6 more than their own.
     High = 4,
     /// Contexts of the process stand at priority 7, whatever their own is.
     Realtime = 5,
@@ -159,7 +159,7 @@ impl Adapter {
             .open()
     }
 
-    /// As enumeration found it.
+    /// What enumeration said of the adapter before it was opened.
     pub fn info(&self) -> &AdapterInfo {
         &self.0.info
     }
@@ -349,7 +349,7 @@ pub struct VideoMemoryInfo {
     pub current_usage: u64,
     /// 0: nothing can be reserved.
     pub current_reservation: u64,
-    /// 0, likewise.
+    /// 0: nothing can be reserved.
     pub available_for_reservation: u64,
 }
 

@@ -33,20 +33,20 @@ pub(crate) const RESERVATION: u64 = 65536;
 pub(crate) struct Wanted {
     /// The first address; the others mean nothing then.
     pub(crate) base: u64,
-    /// The lowest first address.
+    /// The lowest address that the range may begin at.
     pub(crate) minimum: u64,
-    /// The highest end.
+    /// The highest address that the range may end at.
     pub(crate) maximum: u64,
-    /// Bytes.
+    /// Bytes, not 0.
     pub(crate) size: u64,
 }
 
 /// A range that a client has by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Named {
-    /// In bytes.
+    /// Bytes of the range.
     size: u64,
-    /// For what.
+    /// What the range is for.
     kind: Kind,
 }
 

@@ -195,7 +195,7 @@ pub struct Allocation {
 pub(crate) struct Inner {
     /// Number of the allocation in its device, for usage tracking.
     id: u64,
-    /// Where the GPU sees it.
+    /// Its GPU virtual address, for its whole life.
     va: u64,
     /// Bytes, a multiple of a page.
     size: u64,
@@ -215,7 +215,7 @@ struct Live {
     memory: Arc<Memory>,
     /// All of it; made by the first lock, and kept.
     mapping: Option<Arc<Mapping>>,
-    /// Nested ones count.
+    /// How often it is locked: each lock has its own unlock.
     locks: u32,
 }
 

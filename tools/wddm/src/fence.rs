@@ -48,10 +48,10 @@ pub const MAX_FENCES: usize = 32;
 /// Most values of one of the kernel's waits.
 pub(crate) const MAX_AT_ONCE: usize = 256;
 
-/// Who signals a fence.
+/// Who may signal a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signallers {
-    /// The client.
+    /// This client alone, by packets or by the CPU.
     Client,
     /// Others, too: it was shared.
     Others,
@@ -70,7 +70,7 @@ pub(crate) struct Fence {
     pub(crate) paging: bool,
     /// Whether the fence was destroyed: its handle means nothing then.
     closed: AtomicBool,
-    /// Others may have it.
+    /// Whether others may have it: it was shared, or opened from what was.
     shared: AtomicBool,
 }
 

@@ -136,9 +136,9 @@ pub struct MapDesc<A> {
     pub allocation: Option<A>,
     /// Its first page, of 4096 bytes.
     pub offset_pages: u64,
-    /// How many pages.
+    /// Pages that are mapped, of 4096 bytes.
     pub size_pages: u64,
-    /// What the GPU may do there.
+    /// What the GPU may do with the mapping.
     pub protection: Protection,
     /// Must be 0.
     pub driver_protection: u64,
@@ -170,7 +170,7 @@ pub enum VaOperation<A> {
         va: u64,
         /// Bytes.
         size: u64,
-        /// What is mapped.
+        /// The allocation of which a range is mapped.
         allocation: A,
         /// Offset into the allocation of the first byte that is mapped.
         offset: u64,

@@ -62,7 +62,7 @@ impl Handle {
 struct Slot<T> {
     /// How many objects it has had, as far as 12 bits go.
     generation: u32,
-    /// `None`: free.
+    /// The object; `None` where the slot is free.
     object: Option<T>,
 }
 
@@ -112,7 +112,7 @@ impl<T> HandleTable<T> {
         Ok(Handle::new(slot, entry.generation))
     }
 
-    /// The object with a name.
+    /// The object that `handle` names.
     ///
     /// # Errors
     ///
@@ -136,7 +136,8 @@ impl<T> HandleTable<T> {
             .ok_or(Status::INVALID_HANDLE)
     }
 
-    /// Takes a name away.
+    /// Takes the object that `handle` names out of the table: the handle names nothing from then
+    /// on.
     ///
     /// # Errors
     ///

@@ -25,11 +25,11 @@ use crate::{
 /// Who drops the last reference to it says that nothing uses it: see [`Memory::destroy`].
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// Where it is bound.
+    /// The page tables in which it is bound at `va`.
     tables: Arc<PageTables>,
-    /// The kernel's object.
+    /// The kernel's object, which is the memory.
     bo: Bo,
-    /// Where the GPU sees it.
+    /// Its GPU virtual address, for its whole life.
     va: u64,
     /// Who gets it in place of its being dropped, and waits for that.
     heir: OnceLock<Sender<Self>>,
@@ -146,7 +146,7 @@ impl Drop for Memory {
     }
 }
 
-/// Why none was created.
+/// The status for what BO_CREATE has failed with.
 fn refused(error: Error) -> Status {
     match error.errno() {
         // It could never be locked (row 0.18).
@@ -155,7 +155,7 @@ fn refused(error: Error) -> Status {
     }
 }
 
-/// Why it was not locked.
+/// The status for what BO_LOCK has failed with.
 fn not_locked(error: Error) -> Status {
     match error.errno() {
         Some(Errno::PERM) => Status::INVALID_PARAMETER,

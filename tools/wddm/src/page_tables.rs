@@ -62,7 +62,7 @@ impl std::fmt::Debug for PageTables {
 }
 
 impl PageTables {
-    /// Of a new device.
+    /// The page tables of a new device with explicit residency, in which nothing is mapped.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl PageTables {
         })
     }
 
-    /// The timeline of binds.
+    /// The timeline syncobj whose points are the numbers of binds that are done.
     pub(crate) const fn bound(&self) -> &Syncobj {
         &self.bound
     }

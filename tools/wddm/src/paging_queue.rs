@@ -48,7 +48,7 @@ use crate::{
 /// (`D3DKMT_MAKERESIDENT_ALLOC_MAX`).
 pub const MAX_RESIDENT: usize = 10240;
 
-/// Most of one ioctl.
+/// Most allocations that one ioctl takes.
 const BATCH: usize = 1024;
 
 bitflags::bitflags! {
@@ -87,7 +87,7 @@ pub struct Paging {
 /// Why nothing was made resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotResident {
-    /// Why.
+    /// The status with which the call fails.
     pub status: Status,
     /// Bytes to evict first (`NumBytesToTrim`), if that is why; of more than 1024 allocations,
     /// those up to the one at which they were too many.
@@ -127,7 +127,7 @@ impl From<NotResident> for Status {
 pub struct PagingQueue {
     /// The device that is told what is to be resident.
     device: Device,
-    /// The paging fence.
+    /// The paging fence, which this queue alone signals.
     fence: Arc<MonitoredFence>,
     /// The value of the last operation; locked over one, so that values come in order.
     last: Mutex<u64>,
@@ -152,7 +152,7 @@ impl PagingQueue {
         &self.device
     }
 
-    /// The paging fence.
+    /// The paging fence, whose values [`Paging::fence_value`] names.
     pub const fn fence(&self) -> &Arc<MonitoredFence> {
         &self.fence
     }

@@ -62,18 +62,18 @@ pub(crate) type Point = (Arc<Fence>, u64);
 /// An update of addresses whose turn has not come.
 #[derive(Debug)]
 struct Pending {
-    /// What is to change.
+    /// What is to change in the address space.
     update: Update,
-    /// What it waits for.
+    /// The value that is to be reached before it is performed.
     wait: Option<Point>,
-    /// What it signals.
+    /// The value that is signalled when it is done.
     signal: Option<Point>,
 }
 
-/// A context.
+/// What the scheduler knows of a context.
 #[derive(Debug)]
 struct Queue {
-    /// The kernel's context.
+    /// The kernel's context, in which its packets run.
     raw: libskua::Context,
     /// How important its work is, among that of all and among that of its process.
     priorities: Priorities,
@@ -94,7 +94,7 @@ struct Queue {
 /// Among whose work a context's has a priority.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Among {
-    /// That of all processes.
+    /// The work of all processes.
     All,
     /// That of its own process, where that of all is the same.
     Process,
@@ -700,7 +700,8 @@ impl Queue {
 }
 
 impl Pending {
-    /// Hands it to the kernel.
+    /// Hands the update to the kernel, which signals its value; if there is nothing to do, signals
+    /// it.
     ///
     /// # Errors
     ///

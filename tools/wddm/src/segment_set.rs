@@ -29,7 +29,7 @@ use libskua::Placements;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SegmentSet {
-    /// Bit n is segment n + 1.
+    /// The segments but 0, as WDDM's masks have them: bit n is segment n + 1.
     segments: u32,
     /// Whether segment 0 is among them.
     system: bool,

@@ -47,7 +47,7 @@ type Callback = Box<dyn FnMut(TrimNotification) + Send>;
 /// A callback's own lock, held while it runs; empty when it was unregistered.
 type Slot = Arc<Mutex<Option<Callback>>>;
 
-/// Whom to tell.
+/// The callbacks that a device's client has registered, and the thread that calls them.
 #[derive(Default)]
 pub(crate) struct TrimCallbacks {
     /// All that are registered, in that order. Not locked while one runs.

@@ -45,7 +45,7 @@ const BUSY: Duration = Duration::from_millis(1);
 /// Memory that was destroyed and may still be used.
 #[derive(Debug)]
 struct Dying {
-    /// What may still use it.
+    /// Values that fences have when its last uses have ended.
     uses: Vec<Point>,
     /// What is given back when they are done.
     memory: Arc<Memory>,
@@ -54,7 +54,7 @@ struct Dying {
 /// A wait for several values that ends by an eventfd.
 #[derive(Debug)]
 struct Event {
-    /// What it waits for.
+    /// Values that fences are to have, 1 at least.
     waits: Vec<Point>,
     /// All of `waits`, or one of them.
     how: WaitFor,
@@ -87,7 +87,7 @@ impl Mirror {
 pub(super) struct Errands {
     /// The attendant, from the first errand on.
     thread: Option<JoinHandle<()>>,
-    /// The thread is to end.
+    /// Whether the thread is to end, after one look more.
     stopping: bool,
     /// Memory that goes when its users are done.
     dying: Vec<Dying>,
