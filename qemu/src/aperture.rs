@@ -34,7 +34,7 @@ pub(crate) struct Shown {
     size: PageSize,
     /// By page of the aperture: the page of VRAM.
     pages: Vec<Option<u64>>,
-    /// The other way round.
+    /// The page of the aperture that shows a page of VRAM, by that: the inverse of `pages`.
     places: BTreeMap<u64, usize>,
 }
 
@@ -103,7 +103,7 @@ impl VramGuard<'_> {
     }
 }
 
-/// What came of a flush.
+/// What a flush of the aperture has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flushed {
     /// Entries that were refused.

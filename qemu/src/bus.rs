@@ -40,7 +40,7 @@ pub struct Backing {
 struct Mapping {
     /// Length of the range.
     bytes: u64,
-    /// Where its first byte lies.
+    /// Where the range's first byte lies on the host.
     backing: Backing,
 }
 

@@ -24,12 +24,12 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Wraps at 2^64.
+    /// Adds `amount` to a counter, which wraps at 2^64.
     pub fn add(&self, counter: Counter, amount: u64) {
         self.0[counter as usize].fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// Without what is still in tallies.
+    /// The value of a counter, without what is still in tallies.
     pub fn get(&self, counter: Counter) -> u64 {
         self.0[counter as usize].load(Ordering::Relaxed)
     }
@@ -38,7 +38,7 @@ impl Counters {
 /// What one thread counted and has not yet added to the device's counters.
 #[derive(Debug)]
 pub struct Tally {
-    /// By [`Counter`].
+    /// What was counted, by [`Counter`].
     counts: [Cell<u64>; COUNT],
     /// Ticks that accesses took, and that the engine's time has still to show.
     time: Cell<u64>,
@@ -54,18 +54,18 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Seen by others once it was moved.
+    /// Counts `amount`, which others see once it was moved to [`Counters`].
     pub fn add(&self, counter: Counter, amount: u64) {
         let cell = &self.counts[counter as usize];
         cell.set(cell.get().wrapping_add(amount));
     }
 
-    /// Since it was moved last.
+    /// What was counted since it was moved last.
     pub fn get(&self, counter: Counter) -> u64 {
         self.counts[counter as usize].get()
     }
 
-    /// An access took `ticks`.
+    /// Counts `ticks` that an access took.
     pub fn spend(&self, ticks: u64) {
         self.time.set(self.time.get().wrapping_add(ticks));
     }

@@ -54,7 +54,7 @@ pub(crate) struct Hub {
     pub(crate) status: StatusPage,
     /// Sums of what engines and registers have counted.
     pub(crate) counters: Counters,
-    /// The way to the guest.
+    /// By which vectors are raised in the guest.
     pub(crate) interrupts: Arc<dyn Interrupts>,
     /// Shared with the status page and the thread that acts for them.
     pub(crate) lies: Arc<Lies>,
@@ -64,7 +64,7 @@ pub(crate) struct Hub {
     pub(crate) events: OnceLock<Arc<Events>>,
     /// Counts of the ring of records, which lies in the status page.
     faults: FaultRing,
-    /// By their indices.
+    /// The engines, by their indices.
     engines: Vec<Arc<Engine>>,
     /// Engines that have still to do their part of an adapter reset.
     resetting: AtomicU32,

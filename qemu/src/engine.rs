@@ -59,10 +59,10 @@ pub struct Moderation {
     pub ends: u32,
 }
 
-/// Requests to an engine.
+/// Requests to an engine that its thread has not taken.
 #[derive(Debug, Default)]
 pub(crate) struct Mail {
-    /// A ring to start with.
+    /// The engine was enabled, with this ring.
     pub(crate) enable: Option<(Ring, Moderation)>,
     /// Engine resets to acknowledge.
     pub(crate) resets: u32,
@@ -117,9 +117,9 @@ struct Mailbox {
 /// The side of an engine that the registers see.
 #[derive(Debug)]
 pub struct Engine {
-    /// Number of the engine.
+    /// The engine's number, below the number of engines.
     pub index: EngineIndex,
-    /// Kind of the engine.
+    /// Whether it computes or copies.
     pub kind: EngineKind,
     /// Written by the registers' thread, emptied by the worker.
     mailbox: Mutex<Mailbox>,
@@ -127,7 +127,7 @@ pub struct Engine {
     alarm: Arc<Alarm>,
     /// There is mail: looked at behind each step, without the lock.
     attention: AtomicBool,
-    /// What DOORBELL was last given.
+    /// What DOORBELL was last given: the offset in the ring behind the last command, in bytes.
     tail: AtomicU32,
     /// Published by the worker, for HEAD.
     head: AtomicU32,

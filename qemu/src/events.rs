@@ -31,7 +31,7 @@ pub(crate) struct Moment {
     ticks: u64,
 }
 
-/// Where a record goes.
+/// Where the lines of a record are written, and how many more may be.
 struct Sink {
     /// Where lines go.
     writer: BufWriter<Box<dyn Write + Send>>,
@@ -43,7 +43,7 @@ struct Sink {
 pub struct Events {
     /// What nanoseconds are counted from.
     start: Instant,
-    /// Locked for a line.
+    /// Where lines go; locked for one line at a time.
     sink: Mutex<Sink>,
 }
 

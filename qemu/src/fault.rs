@@ -7,11 +7,11 @@ use skua_spec::fault::{Access, Reason, Record};
 /// What went wrong, without where the engine was: the engine knows that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// As the record names it.
+    /// The reason, which the record has as it is.
     pub reason: Reason,
     /// [`Access::None`] where memory has nothing to do with it.
     pub access: Access,
-    /// More about the reason.
+    /// As [`Record::detail`], whose meaning the reason says; else 0.
     pub detail: u32,
     /// The address, 0 without an access.
     pub address: u64,
@@ -37,7 +37,7 @@ impl Fault {
         }
     }
 
-    /// A fault of an access.
+    /// A fault of an access to `address`.
     pub const fn access(reason: Reason, access: Access, address: u64) -> Self {
         Self {
             reason,
@@ -50,7 +50,7 @@ impl Fault {
         }
     }
 
-    /// The same with a detail.
+    /// The same fault with this [`Self::detail`].
     pub const fn with_detail(mut self, detail: u32) -> Self {
         self.detail = detail;
         self

@@ -18,7 +18,7 @@ pub fn inside(address: u64) -> Option<u64> {
         .filter(|inside| *inside < u64::from(MAX_PAGES) * PAGE_SIZE)
 }
 
-/// Where the table is.
+/// Where the GART's table is, and how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     /// Bus address of the first entry, 4 KiB aligned.

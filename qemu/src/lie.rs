@@ -130,7 +130,7 @@ lies! {
 /// Something untrue that the device says or does, as `name` or `name=value` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lie {
-    /// What is lied about.
+    /// Which lie it is.
     pub kind: Kind,
     /// Its value; 0 where it takes none.
     pub value: u64,
@@ -182,14 +182,14 @@ impl FromStr for Lie {
     }
 }
 
-/// What is done later than it should be.
+/// What a lie has the device do late: after a time, or when the lies end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
     /// An acknowledgement is written to the status page.
     Acknowledge {
-        /// In the engine's block.
+        /// Offset in the engine's block of the status page.
         offset: u64,
-        /// What the engine had to say.
+        /// The number that the engine acknowledges.
         value: u64,
     },
     /// The status page is switched off.
@@ -204,7 +204,7 @@ enum Deed {
 
 #[derive(Debug, Default)]
 struct State {
-    /// As they were last set.
+    /// The lies that are told, as they were last set.
     lies: Vec<Lie>,
     /// How often each of them was told since.
     times: Vec<u64>,

@@ -150,7 +150,7 @@ impl<'a> Memory<'a> {
         self.charge(place, bytes);
     }
 
-    /// As [`Self::charge_read`].
+    /// As [`Self::charge_read`], for a write.
     pub fn charge_write(&self, place: Place, bytes: u64) {
         self.count_write(place, bytes);
         self.charge(place, bytes);

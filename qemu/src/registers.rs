@@ -13,9 +13,9 @@ use skua_spec::regs::{Decoded, Device, DeviceRegister, EngineRegister};
 /// The values of all registers. A register that is only written has none, and reads as zero.
 #[derive(Clone, Debug)]
 pub struct File {
-    /// By [`DeviceRegister`].
+    /// The values of the device's registers, by [`DeviceRegister`].
     device: [u64; DeviceRegister::ALL.len()],
-    /// By engine and [`EngineRegister`].
+    /// The values of each engine's registers, by [`EngineRegister`].
     engines: Vec<[u64; EngineRegister::ALL.len()]>,
     /// Requests in [`struct@skua_spec::regs::INVALIDATE`], modulo 2^32.
     pub invalidations: u32,

@@ -24,9 +24,9 @@ pub enum Start {
 pub struct Entry {
     /// Where the page starts.
     pub start: Start,
-    /// Whether it may be written.
+    /// Whether the page may be written to.
     pub writable: bool,
-    /// Whether it stands for none.
+    /// Whether it shows the dummy page, as nothing is mapped there.
     pub dummy: bool,
 }
 

@@ -156,7 +156,7 @@ impl Vram {
         Ok(vram)
     }
 
-    /// How it was made.
+    /// The layout that it was made with.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }

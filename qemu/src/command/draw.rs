@@ -23,7 +23,7 @@ use crate::program::window::{Surroundings, Windows};
 
 /// Registers that a pixel's program leaves at its end: the colour, and whether it is discarded.
 pub(crate) const OUTPUTS: [u8; 2] = [0, 1];
-/// The same by bit.
+/// [`OUTPUTS`] as a mask of registers, a bit for each.
 pub(crate) const OUTPUT_MASK: u64 = 0b11;
 /// Registers in which it finds its column, its row, and its triangle.
 const INPUTS: [u8; 3] = [2, 3, 4];
@@ -35,7 +35,7 @@ const FIRST_ATTRIBUTE: u8 = 8;
 pub(crate) struct Drawing {
     /// The triangle that is drawn or comes next.
     pub(crate) triangle: u32,
-    /// It, once its vertices were read.
+    /// That triangle, once its vertices were read.
     pub(crate) shape: Option<Triangle>,
     /// Column of the first pixel that is not done.
     pub(crate) column: u32,

@@ -57,11 +57,11 @@ impl Tile {
 /// Operands of COPY_2D, of which COPY is a case.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows {
-    /// Address of the first row.
+    /// Address of the first row that is read.
     pub(crate) source: u64,
-    /// As `source`.
+    /// Address of the first row that is written.
     pub(crate) destination: u64,
-    /// Of a row, not of the pitch.
+    /// Bytes of a row that are copied, of which its pitch may have more.
     pub(crate) bytes: u64,
     /// Bytes from the start of a row to that of the next.
     pub(crate) source_pitch: u64,

@@ -9,9 +9,9 @@ use std::time::Duration;
 /// misses nothing that was rung for in between.
 #[derive(Debug, Default)]
 pub struct Alarm {
-    /// Until somebody was woken.
+    /// Whether it was rung, and nobody was woken since.
     rung: Mutex<bool>,
-    /// Goes with `rung`.
+    /// Notified when `rung` becomes true.
     wake: Condvar,
 }
 

@@ -50,7 +50,7 @@ use crate::program::machine::Machine;
 /// Most words of a command: what the length field can say.
 const LONGEST: usize = 0xffff;
 
-/// What came of a step.
+/// What a step has come to, and what the worker does about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// There is more to do.
@@ -72,7 +72,7 @@ pub enum Outcome {
     Preempted {
         /// Number of the preemption request that is answered.
         fence: u64,
-        /// What the engine was at.
+        /// What the engine was at when it stopped.
         cause: Cause,
     },
     /// Nothing to do before [`Core::enable`] or [`Core::ring_doorbell`].
@@ -115,7 +115,7 @@ impl Shown {
 pub struct Progress {
     /// As the status page will show it.
     state: EngineState,
-    /// `None` while disabled.
+    /// The ring that the engine fetches from; `None` while it is disabled.
     ring: Option<Ring>,
     /// Offset of the command that runs or comes next.
     head: u32,
@@ -129,7 +129,7 @@ pub struct Progress {
     pub(crate) owed: u64,
     /// Of these, the first that no packet is charged for.
     pub(crate) overhead: u64,
-    /// What came of it, said when nothing is owed any more.
+    /// What the step has come to, told when no tick of it is owed any more.
     reached: Option<Result<Option<Outcome>, Fault>>,
     /// The fence id of a request to stop, until its record.
     pub(crate) preempt: Option<u64>,
@@ -161,13 +161,13 @@ impl Default for Progress {
 /// A command that was fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Begun {
-    /// As it was decoded.
+    /// The command, decoded.
     pub(crate) command: Command,
-    /// To go on behind it.
+    /// Its bytes: the next command is behind them.
     pub(crate) bytes: u32,
-    /// What fetching it took.
+    /// Ticks that fetching it took.
     pub(crate) ticks: u64,
-    /// How far it has come.
+    /// What of its work is done.
     pub(crate) work: Work,
 }
 
@@ -216,13 +216,13 @@ pub(crate) enum Flow {
     Pause,
     /// As `End`, and a value was signalled.
     Signal,
-    /// The value is not there.
+    /// The value that WAIT waits for is not there.
     Wait,
     /// Other engines have still to drop translations.
     Invalidate(Option<Asid>),
     /// As `End`; the fence's value is to be seen.
     Fence {
-        /// Then an interrupt is raised.
+        /// Whether an interrupt is raised when the value can be seen.
         interrupt: bool,
     },
     /// The packet has begun.
@@ -232,13 +232,13 @@ pub(crate) enum Flow {
 /// The core of an engine.
 #[derive(Debug)]
 pub struct Core {
-    /// Whose ring, vector and block it is.
+    /// The engine's number, by which it has its ring, its vector and its block of the status page.
     index: EngineIndex,
     /// Without compute, what has a program is a bad opcode.
     pub(crate) kind: EngineKind,
     /// Where it stops when it is asked to.
     pub(crate) preemption: Preemption,
-    /// With the engine's TLB.
+    /// Translates what commands and programs access, with the engine's TLB.
     pub(crate) mmu: Mmu,
     /// The same for save areas, so that these displace nothing in the other.
     pub(crate) areas: Mmu,
@@ -246,15 +246,15 @@ pub struct Core {
     pub(crate) programs: ProgramCache,
     /// Engine time since the last adapter reset.
     ticks: u64,
-    /// 0 until the first one.
+    /// Fence id that was completed last; 0 until the first one.
     pub(crate) completed_fence: u64,
     /// Taken out and put back between steps by tests.
     pub(crate) progress: Progress,
     /// The context of the packet that began last, once it was read: for who watches.
     pub(crate) context: Option<Descriptor>,
-    /// The command that is fetched.
+    /// Words of the command that is being fetched.
     words: Vec<u32>,
-    /// What FILL wrote last.
+    /// The pattern that FILL wrote last, many times.
     pub(crate) tile: Box<Tile>,
     /// A dispatch's memory, for the next one.
     pub(crate) machine: Option<Box<Machine>>,

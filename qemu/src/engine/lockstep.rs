@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_micros(500);
 
 /// An engine and what it goes on with.
 struct Lane {
-    /// The engine.
+    /// What the engine's thread would own, if it had one.
     worker: Worker,
     /// What it said that it goes on with.
     next: Next,
@@ -48,7 +48,7 @@ impl Lane {
 
 /// The engines of a device.
 pub(crate) struct Lockstep {
-    /// By their indices.
+    /// The engines, by their indices.
     lanes: Vec<Lane>,
 }
 

@@ -70,7 +70,7 @@ impl Pace {
 /// What an engine that is slower than the host has done is worth of time.
 #[derive(Debug)]
 pub(crate) struct Brake {
-    /// Of one tick.
+    /// How long a tick takes on the host, at the speed that the engine is to have.
     tick: Duration,
     /// When an engine of that speed would have done what this one has.
     due: Instant,

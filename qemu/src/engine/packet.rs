@@ -20,7 +20,7 @@ use crate::mmu::Space;
 pub(crate) struct Packet {
     /// GPU-physical address of the context's descriptor.
     pub(crate) context: u64,
-    /// What stands there, once it was read and found good.
+    /// That descriptor, once it was read and found good.
     pub(crate) descriptor: Option<Descriptor>,
     /// Its number in the context's queue, from which the descriptor is read together with what
     /// follows; `None` for EXEC.
@@ -33,9 +33,9 @@ pub(crate) struct Packet {
     pub(crate) at: u32,
     /// Offset behind the last command.
     pub(crate) end: u32,
-    /// Fence id to complete.
+    /// The fence id that is completed at its end, if one is.
     pub(crate) fence: Option<u64>,
-    /// Raise an interrupt then.
+    /// Whether an interrupt is raised then.
     pub(crate) interrupt: bool,
     /// Length of EXEC or RUN, to go on behind it in the ring.
     pub(crate) bytes: u32,

@@ -54,17 +54,17 @@ struct Running {
 
 /// One engine's part of a record.
 pub(crate) struct Watch {
-    /// Where it is told.
+    /// The record that is made.
     events: Arc<Events>,
-    /// Who is watched.
+    /// The engine that is watched.
     engine: EngineIndex,
-    /// What it runs; none between packets.
+    /// The packet that the engine runs; none between packets.
     packet: Option<Running>,
     /// WAIT's value was not there when it looked last.
     waits: bool,
     /// Of the packet, or of the ring's commands since the last one.
     counts: Counts,
-    /// When a step began.
+    /// What had been counted when the step began.
     before: Counts,
 }
 

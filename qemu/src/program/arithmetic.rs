@@ -75,14 +75,14 @@ pub(crate) fn rems(a: u32, b: u32) -> u32 {
     a.wrapping_sub(divs(a, b).wrapping_mul(b))
 }
 
-/// Of pairs: low and high halves.
+/// `a + b` of pairs, each with its low half first, modulo 2^64.
 #[inline(always)]
 pub(crate) fn add64(a: (u32, u32), b: (u32, u32)) -> (u32, u32) {
     let low = a.0.wrapping_add(b.0);
     (low, a.1.wrapping_add(b.1).wrapping_add((low < a.0).into()))
 }
 
-/// As [`add64`].
+/// `a - b` of pairs, as [`add64`].
 #[inline(always)]
 pub(crate) fn sub64(a: (u32, u32), b: (u32, u32)) -> (u32, u32) {
     let high = a.1.wrapping_sub(b.1).wrapping_sub((a.0 < b.0).into());

@@ -82,7 +82,7 @@ enum Lie<'w, 'm> {
     Stream(&'w VolatileSlice<'m>, usize),
     /// On a page, all with good alignment.
     Page(&'w VolatileSlice<'m>),
-    /// Otherwise.
+    /// On several pages, or not aligned: each thread's access is looked up on its own.
     Apart,
 }
 
@@ -387,7 +387,7 @@ fn store_to(accesses: &mut impl Accesses, wave: &Wave, i: &Instruction) -> Resul
     }
 }
 
-/// As [`load`].
+/// Executes a store to memory for all active threads, as [`load`].
 #[inline(always)]
 pub(crate) fn store(
     windows: &mut Windows<'_>,

@@ -14,7 +14,7 @@ use crate::program::window::{Surroundings, Windows};
 /// What a register holds that nobody has put anything into.
 pub(crate) const SCRAMBLED: u32 = 0xa5a5_a5a5;
 
-/// A dispatch under way.
+/// A dispatch that has begun: its groups are run one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
     /// Of one group, reused by the next.
@@ -37,7 +37,7 @@ impl Machine {
     /// Instructions that a wave issues before the next one has its turn.
     pub(crate) const TURN: u64 = 256;
 
-    /// Prepares for a dispatch.
+    /// Makes waves for the groups of `dispatch`, none of which has begun.
     pub(crate) fn prepare(&mut self, dispatch: &Dispatch) {
         let threads = dispatch.threads;
         if self.shape == threads {

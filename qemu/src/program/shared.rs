@@ -67,7 +67,7 @@ fn load_each<const N: usize>(
     Ok(())
 }
 
-/// As [`load_each`].
+/// Stores what each thread of `mask` has, as [`load_each`].
 #[inline(always)]
 fn store_each<const N: usize>(
     shared: &mut [u8],
@@ -121,7 +121,7 @@ pub(crate) fn load(
     }
 }
 
-/// As [`load`].
+/// Executes a store to the group's memory for all active threads, as [`load`].
 #[inline(always)]
 pub(crate) fn store(
     shared: &mut [u8],

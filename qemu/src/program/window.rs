@@ -17,7 +17,7 @@ use crate::memory::{Memory, Place};
 use crate::mmu::{writes, Mmu, Space};
 use crate::program::cache::Decoded;
 
-/// Pages that are kept.
+/// Pages that a step keeps translated, each in the place that its number has.
 const SLOTS: usize = 64;
 
 /// Pages that a step opens at most, but for those of its last instruction: each may be a walk
@@ -32,18 +32,18 @@ const NONE: u64 = u64::MAX;
 pub(crate) struct Window<'m> {
     /// Number of the page, its address divided by the page size, if loads may use it.
     loads: u64,
-    /// The same of stores.
+    /// The same, if stores may use it.
     stores: u64,
     /// Lookups of the TLB that finding it here stands for: the system's window of VRAM needs none.
     hits: u64,
     /// The bytes of the page.
     slice: VolatileSlice<'m>,
-    /// In VRAM or on the bus, which are counted apart.
+    /// Where the page lies, in VRAM or on the bus, for the counters.
     place: Place,
 }
 
 impl<'m> Window<'m> {
-    /// No page.
+    /// A slot in which no page is.
     fn closed() -> Self {
         Self {
             loads: NONE,
