@@ -47,13 +47,13 @@ impl PageSize {
         }
     }
 
-    /// log2 of the bytes.
+    /// log2 of the bytes of a page.
     pub const fn shift(self) -> u8 {
         // CAST: what it is represented by.
         self as u8
     }
 
-    /// Bytes.
+    /// Bytes of a page.
     pub const fn bytes(self) -> u64 {
         1 << self.shift()
     }

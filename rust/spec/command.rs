@@ -343,7 +343,7 @@ pub enum Command {
     Fill {
         /// What is written to every word.
         pattern: u32,
-        /// Where to: a multiple of 4.
+        /// Address of the first word that is written, a multiple of 4.
         address: u64,
         /// Bytes: a multiple of 4.
         bytes: u64,
@@ -402,7 +402,7 @@ pub enum Command {
     StoreRegister {
         /// Below [`REGISTERS`].
         index: u32,
-        /// Where to: a multiple of 8.
+        /// Address that is written, a multiple of 8.
         address: u64,
     },
     /// Drops this engine's translations of one address space, or of all (`None`).

@@ -265,7 +265,7 @@ impl Queue {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// A multiple of 8.
+    /// Virtual address of the buffer, a multiple of 8.
     pub base: GpuVa,
     /// Offset of the first command, a multiple of 8.
     pub start: u32,

@@ -426,15 +426,15 @@ impl Special {
 /// An instruction, field by field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Instruction {
-    /// What the instruction does: bits 63:56.
+    /// What the instruction does, bits 7:0.
     pub op: Op,
-    /// First register field.
+    /// First register field, bits 15:8.
     pub rd: u8,
-    /// Second register field.
+    /// Second register field, bits 23:16.
     pub ra: u8,
-    /// Third register field, or [`IMMEDIATE`].
+    /// Third register field, bits 31:24, or [`IMMEDIATE`].
     pub rb: u8,
-    /// Immediate field.
+    /// Immediate field, bits 63:32.
     pub imm: u32,
 }
 

@@ -110,7 +110,7 @@ pub struct Record {
     pub fence: u64,
     /// `completed_fence` when the engine stopped.
     pub completed: u64,
-    /// What it was at.
+    /// What the engine was at when it stopped.
     pub cause: Cause,
     /// Records since the last adapter reset, this one included, modulo 2^32.
     pub number: u32,
@@ -161,7 +161,7 @@ layout! {
 pub struct Header {
     /// Bytes of the state, the header included.
     pub bytes: u32,
-    /// The buffer, as EXEC or the packet in the queue named it.
+    /// Virtual address of the buffer, as EXEC or the packet in the queue named it.
     pub base: GpuVa,
     /// As `base`.
     pub start: u32,
