@@ -25,11 +25,11 @@ pub struct Program {
     pub(crate) instructions: Vec<Instruction>,
     /// By instruction, the number of its line in the source.
     pub(crate) lines: Vec<usize>,
-    /// Of a group, in x, y and z.
+    /// Threads of a group, in x, y and z.
     pub(crate) threads: [u32; 3],
-    /// Of a group.
+    /// Bytes of shared memory of a group.
     pub(crate) shared_bytes: u32,
-    /// In the order of their words.
+    /// The arguments that the source declares, in the order of their words.
     pub(crate) arguments: Vec<Argument>,
 }
 

@@ -35,7 +35,7 @@ pub struct Writer<W: Write> {
     output: W,
     /// Results so far; the next has one more.
     number: usize,
-    /// Of them.
+    /// How many of the results so far failed.
     failed: usize,
 }
 
@@ -237,9 +237,9 @@ pub struct Reader {
     plans: Vec<(usize, usize, usize)>,
     /// The test that was announced last and has no result yet.
     running: Option<String>,
-    /// A finished test failed.
+    /// Whether a test that has ended failed.
     failed: bool,
-    /// There was a result.
+    /// Whether there was a result.
     any: bool,
 }
 

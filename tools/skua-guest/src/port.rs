@@ -22,7 +22,7 @@ impl Port {
             .map(Self)
     }
 
-    /// In one piece, at once.
+    /// Writes a message as one line, in one piece.
     pub(crate) fn say(&mut self, message: &Message) -> io::Result<()> {
         self.write_all(format!("{message}\n").as_bytes())
     }

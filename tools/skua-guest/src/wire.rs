@@ -39,16 +39,16 @@ pub enum Message {
     End(String),
     /// A test asks the host for something.
     Ask {
-        /// Returned with the answer.
+        /// Which question it is: its answer has it, too.
         id: String,
-        /// What it asks for.
+        /// What the host is asked to do.
         request: String,
     },
-    /// The host's, to one [`Message::Ask`].
+    /// The host answers one [`Message::Ask`].
     Answer {
         /// Identifier of the question that it answers.
         id: String,
-        /// `ok…` or `error …`.
+        /// What the host says: `ok…` or `error …`.
         answer: String,
     },
     /// The guest is done.

@@ -8,14 +8,14 @@ use std::fmt;
 /// What the first line begins with.
 const MAGIC: &str = "# skua-events 1 engines=";
 
-/// A record.
+/// What a record has: all that engines did in a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// The kinds of the engines, by their indices.
     pub engines: Vec<String>,
-    /// By the host's time.
+    /// What the engines did, in the order of the host's time.
     pub events: Vec<Event>,
-    /// It was full before the run was over.
+    /// Whether it was full before the run was over.
     pub full: bool,
 }
 

@@ -20,7 +20,7 @@ pub struct Event {
     pub ns: u64,
     /// Name of the task that passed it.
     pub task: String,
-    /// Without `skua_`.
+    /// The tracepoint's name, without `skua_`.
     pub name: String,
     /// Texts, by the names of the fields.
     pub fields: BTreeMap<String, String>,

@@ -26,7 +26,7 @@ struct Options {
     /// The trace to write, for <https://ui.perfetto.dev>.
     #[arg(long)]
     perfetto: PathBuf,
-    /// The page to write.
+    /// Where to write the page: one HTML file.
     #[arg(long)]
     page: PathBuf,
 }

@@ -4,13 +4,13 @@
 
 use crate::timeline::Timeline;
 
-/// Everything but the data.
+/// The page but for its data, which [`PLACE`] stands for.
 const PAGE: &str = include_str!("page.html");
 
-/// Where the data goes.
+/// What the data stands for in the page; it occurs there once.
 const PLACE: &str = "@DATA@";
 
-/// The page.
+/// The page for `timeline`, as one HTML file.
 ///
 /// # Errors
 ///

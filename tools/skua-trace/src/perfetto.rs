@@ -11,75 +11,75 @@ use prost::Message;
 
 use crate::timeline::{Packet, Submission, Timeline};
 
-/// `perfetto.protos.Trace`.
+/// `perfetto.protos.Trace`: a whole trace file.
 #[derive(Clone, PartialEq, Message)]
 pub struct Trace {
-    /// In order of time.
+    /// Tracks first, then events in order of time.
     #[prost(message, repeated, tag = "1")]
     pub packet: Vec<TracePacket>,
 }
 
-/// `TracePacket`.
+/// `TracePacket`: a track or an event.
 #[derive(Clone, PartialEq, Message)]
 pub struct TracePacket {
-    /// Nanoseconds.
+    /// Ticks of the page's axis, which are shown as nanoseconds.
     #[prost(uint64, optional, tag = "8")]
     pub timestamp: Option<u64>,
     /// Who writes: one sequence.
     #[prost(uint32, optional, tag = "10")]
     pub trusted_packet_sequence_id: Option<u32>,
-    /// Something on a track.
+    /// What happens on a track; none in a packet of a track.
     #[prost(message, optional, tag = "11")]
     pub track_event: Option<TrackEvent>,
     /// `SEQ_INCREMENTAL_STATE_CLEARED` of the first one.
     #[prost(uint32, optional, tag = "13")]
     pub sequence_flags: Option<u32>,
-    /// A track.
+    /// What describes a track; none in a packet of an event.
     #[prost(message, optional, tag = "60")]
     pub track_descriptor: Option<TrackDescriptor>,
 }
 
-/// `TrackDescriptor`.
+/// `TrackDescriptor`: a line of the display.
 #[derive(Clone, PartialEq, Message)]
 pub struct TrackDescriptor {
-    /// Not 0.
+    /// The track's number, which no other track has; not 0.
     #[prost(uint64, optional, tag = "1")]
     pub uuid: Option<u64>,
-    /// As it is shown.
+    /// The track's name, as it is shown.
     #[prost(string, optional, tag = "2")]
     pub name: Option<String>,
-    /// Below which one.
+    /// The number of the track below which it is shown.
     #[prost(uint64, optional, tag = "5")]
     pub parent_uuid: Option<u64>,
-    /// Of one that has values.
+    /// What its values are, if it is a track of values.
     #[prost(message, optional, tag = "8")]
     pub counter: Option<CounterDescriptor>,
 }
 
-/// `CounterDescriptor`.
+/// `CounterDescriptor`: what the values of a track are.
 #[derive(Clone, PartialEq, Message)]
 pub struct CounterDescriptor {
-    /// `UNIT_SIZE_BYTES`.
+    /// Their unit: `UNIT_SIZE_BYTES`.
     #[prost(int32, optional, tag = "3")]
     pub unit: Option<i32>,
 }
 
-/// `TrackEvent`.
+/// `TrackEvent`: the beginning or end of a slice, a moment, or a value.
 #[derive(Clone, PartialEq, Message)]
 pub struct TrackEvent {
-    /// What there is to say of it.
+    /// What is shown of the event when it is selected.
     #[prost(message, repeated, tag = "4")]
     pub debug_annotations: Vec<DebugAnnotation>,
-    /// A [`Kind`].
+    /// What kind of event it is: a [`Kind`].
     #[prost(enumeration = "Kind", optional, tag = "9")]
     pub r#type: Option<i32>,
-    /// On which track.
+    /// The number of the track that it is on.
     #[prost(uint64, optional, tag = "11")]
     pub track_uuid: Option<u64>,
-    /// Of what begins, or has no length.
+    /// What is shown on a slice or a moment; none at a slice's end.
     #[prost(string, optional, tag = "23")]
     pub name: Option<String>,
-    /// Of a counter.
+    /// The value from here on, on a track of values.
     #[prost(int64, optional, tag = "30")]
     pub counter_value: Option<i64>,
     /// Arrows lead from one event with the same number to the next.
@@ -87,16 +87,16 @@ pub struct TrackEvent {
     pub flow_ids: Vec<u64>,
 }
 
-/// `DebugAnnotation`.
+/// `DebugAnnotation`: a name with a number or a text.
 #[derive(Clone, PartialEq, Message)]
 pub struct DebugAnnotation {
-    /// One of two values.
+    /// The number, if it is one.
     #[prost(uint64, optional, tag = "3")]
     pub uint_value: Option<u64>,
-    /// The other.
+    /// The text, if it is one.
     #[prost(string, optional, tag = "6")]
     pub string_value: Option<String>,
-    /// What is said.
+    /// What the number or text is of.
     #[prost(string, optional, tag = "10")]
     pub name: Option<String>,
 }
@@ -105,15 +105,15 @@ pub struct DebugAnnotation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum Kind {
-    /// Nothing of it is used.
+    /// Of no kind; protobuf wants a zero.
     Unspecified = 0,
     /// The innermost slice from here on.
     SliceBegin = 1,
     /// The slice that was begun last on the track ends.
     SliceEnd = 2,
-    /// A point of time.
+    /// A moment, without length.
     Instant = 3,
-    /// A value from here on.
+    /// The value of a track from here on.
     Counter = 4,
 }
 
@@ -126,9 +126,9 @@ const STATE_CLEARED: u32 = 1;
 const DEVICE: u64 = 1;
 /// The track of what is submitted and over.
 const SUBMISSIONS: u64 = 2;
-/// The first engine's.
+/// The track of the first engine; the others' numbers follow.
 const ENGINES: u64 = 0x100;
-/// The first region's.
+/// The track of the first region; the others' numbers follow.
 const REGIONS: u64 = 0x200;
 
 /// A trace that is being written.
@@ -228,7 +228,7 @@ fn signal_flow(timeline: &Timeline, signal: usize) -> u64 {
     (timeline.submissions.len() + signal) as u64 + 1
 }
 
-/// The trace, encoded.
+/// The trace file for `timeline`: a `perfetto.protos.Trace`.
 pub fn encode(timeline: &Timeline) -> Vec<u8> {
     let mut writer = Writer(Vec::new());
     writer.track(DEVICE, "Skua GPU (1 ns is a tick)", false);

@@ -26,7 +26,7 @@ use serde::Serialize;
 use crate::device::{self, Record};
 use crate::guest::{self, Trace};
 
-/// A point of time.
+/// A point of time, on the page's axis and on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Instant {
     /// On the axis, in ticks.
@@ -45,7 +45,7 @@ impl Instant {
     }
 }
 
-/// An engine.
+/// An engine, which has a line of the page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Engine {
     /// Index and kind of the engine, as the page shows them.
@@ -90,15 +90,15 @@ pub struct Packet {
     pub submission: Option<usize>,
     /// It goes on where it was preempted.
     pub resumed: bool,
-    /// When it began.
+    /// When the packet began, or was resumed.
     pub from: Instant,
-    /// When it ended.
+    /// When the packet ended, or was stopped.
     pub to: Instant,
-    /// The engine's own ticks then.
+    /// The engine's own ticks at the beginning and at the end.
     pub own: [u64; 2],
     /// `end`, `fence`, `stop`, `fault`, `reset`, `adapter-reset`; `open` if the record ends before.
     pub ending: String,
-    /// When it waited.
+    /// Times in which the packet waited for a value in memory.
     pub waits: Vec<Wait>,
     /// Bytes, by what was done with them: `copy`, `fill`, `in`, `out`, `saved`, `restored`.
     pub bytes: BTreeMap<String, u64>,
@@ -117,7 +117,7 @@ pub struct Submission {
     pub held: Option<Instant>,
     /// When it was submitted, or let go.
     pub submitted: Option<Instant>,
-    /// When it was over.
+    /// When the submission was over, if it was before the record's end.
     pub done: Option<Instant>,
     /// What its fence carries: 0, or a negative errno.
     pub error: i64,
@@ -136,7 +136,7 @@ pub struct Submission {
 pub struct Value {
     /// The driver's number of the fence.
     pub fence: u64,
-    /// What it was to reach.
+    /// The value that the fence was to reach.
     pub value: u64,
     /// Index of the signal that has made it reach that, if the trace has it.
     pub signal: Option<usize>,
@@ -147,11 +147,11 @@ pub struct Value {
 pub struct Signal {
     /// The driver's number of the fence.
     pub fence: u64,
-    /// The value.
+    /// The value that the fence has then.
     pub value: u64,
     /// When it was promised; the CPU signals it then.
     pub at: Instant,
-    /// The task that did.
+    /// The name of the task that promised or signalled it.
     pub task: String,
     /// Index of the submission at whose end it is there; none of the CPU's.
     pub submission: Option<usize>,
@@ -160,15 +160,15 @@ pub struct Signal {
 /// Memory that moved from one segment to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Move {
-    /// When it was decided.
+    /// When the move was decided.
     pub at: Instant,
     /// Index of the submission that makes it.
     pub submission: usize,
-    /// `vram0`, `system`, `aperture`.
+    /// Where it was: `vram0`, `system`, `aperture`.
     pub from: String,
-    /// The same, or `nowhere`.
+    /// Where it went: as `from`, or `nowhere`.
     pub to: String,
-    /// How much.
+    /// Bytes that moved.
     pub bytes: u64,
     /// Nothing had to be copied.
     pub clean: bool,
@@ -179,11 +179,11 @@ pub struct Move {
 pub struct Mark {
     /// Index of the engine that did it, if one did.
     pub engine: Option<usize>,
-    /// When.
+    /// When that was.
     pub at: Instant,
     /// `preempt`, `stop`, `restore`, `reset`, `adapter-reset`, `fault`, `no_room`, `lost`.
     pub what: String,
-    /// What there is to say of it.
+    /// What is shown of it when it is selected.
     pub detail: String,
 }
 
@@ -192,16 +192,16 @@ pub struct Mark {
 pub struct Region {
     /// `system`, `vram0`, `aperture`.
     pub name: String,
-    /// Bytes of it.
+    /// Bytes of the segment.
     pub size: u64,
-    /// By time.
+    /// Bytes that are in use from a moment on, by time.
     pub used: Vec<(Instant, u64)>,
 }
 
 /// What driver and device recorded of a run, joined and put in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Timeline {
-    /// By their indices.
+    /// The engines, by their indices.
     pub engines: Vec<Engine>,
     /// In the order in which they came up.
     pub contexts: Vec<Context>,
@@ -209,13 +209,13 @@ pub struct Timeline {
     pub packets: Vec<Packet>,
     /// In the order in which the driver came to them.
     pub submissions: Vec<Submission>,
-    /// By time.
+    /// The values that monitored fences got, by time.
     pub signals: Vec<Signal>,
-    /// By time.
+    /// The moves between segments, by time.
     pub moves: Vec<Move>,
-    /// Of each engine by time.
+    /// What else happened: of each engine by time.
     pub marks: Vec<Mark>,
-    /// By name.
+    /// The segments of memory, by name.
     pub regions: Vec<Region>,
     /// The end of the axis.
     pub end: Instant,

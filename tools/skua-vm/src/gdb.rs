@@ -13,7 +13,7 @@ use crate::Parts;
 
 /// QEMU's end of the connection. There is one in a checkout.
 pub(crate) const SOCKET: &str = "out/gdb.sock";
-/// What GDB does first.
+/// The file of what GDB is to do first.
 const SCRIPT: &str = "out/gdb";
 
 /// Whether the guest waits for the debugger.

@@ -53,7 +53,7 @@ enum Event {
 pub(crate) trait Watch {
     /// A line of a program that is not a result.
     fn words(&mut self, _line: &str) {}
-    /// What is running now.
+    /// A test, or a boot, with this name is running now.
     fn running(&mut self, _name: &str) {}
     /// A test has ended, and all that the kernel had to say about it is known.
     fn ended(&mut self, _test: Test) {}
@@ -176,7 +176,7 @@ fn forward(
 
 /// A program of the guest that was announced and has no result yet.
 struct Program {
-    /// As it was announced.
+    /// Its name, as the guest announced it.
     name: String,
     /// Reads what it prints.
     reader: Reader,
@@ -184,7 +184,7 @@ struct Program {
 
 /// The state of a boot as its lines tell it.
 struct Follower<'a> {
-    /// For the kernel's symbols.
+    /// What the guest is made from: the kernel's symbols are looked up there.
     parts: &'a Parts,
     /// Words of a death that is as good as an end: [`crate::plan::Guest::may_die_of`].
     may_die_of: Option<&'a str>,
@@ -204,7 +204,7 @@ struct Follower<'a> {
     names: BTreeMap<u64, String>,
     /// When the last result, or the program, began.
     since: Instant,
-    /// The one that runs.
+    /// The program that runs.
     program: Option<Program>,
     /// How long the running program may be silent, in seconds.
     silence: u64,
@@ -216,7 +216,7 @@ struct Follower<'a> {
     waiting: VecDeque<(u64, Test)>,
     /// When, and for how long, the host kept the guest waiting in the last [`WHILE`].
     stood_still: VecDeque<(Instant, Duration)>,
-    /// How far it came.
+    /// How far the boot came.
     boot: Boot,
     /// Why the guest is off before its end.
     dead: Option<String>,

@@ -88,17 +88,17 @@ pub(crate) fn memory(patience: u32) -> u32 {
 pub(crate) struct Machine {
     /// What `qemu` is connected to.
     gpu: Gpu,
-    /// Killed when dropped.
+    /// The emulator, killed when this is dropped.
     qemu: Process,
     /// QEMU was killed from here.
     turned_off: bool,
     /// How often the guest was woken, if it wants to be.
     woken: Option<Arc<AtomicU32>>,
-    /// What QEMU said.
+    /// The file that has what QEMU said.
     log: PathBuf,
-    /// The second serial port.
+    /// The guest's second serial port, by which host and guest talk.
     control: UnixStream,
-    /// Removed last.
+    /// The directory of all sockets, removed when QEMU is gone.
     sockets: TempDir,
 }
 
@@ -585,13 +585,13 @@ fn kvm_works(parts: &Parts) -> bool {
 /// The process that is the GPU.
 #[derive(Debug)]
 struct Gpu {
-    /// Where QEMU connects.
+    /// The socket to which QEMU connects, vfio-user.
     socket: PathBuf,
     /// Where other lies can be asked for.
     control: PathBuf,
-    /// What the server said.
+    /// The file that has what the server said.
     log: PathBuf,
-    /// Killed when dropped.
+    /// The server, killed when this is dropped.
     process: Process,
     /// It was killed because a test asked for it.
     killed: bool,

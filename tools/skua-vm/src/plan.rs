@@ -47,7 +47,7 @@ pub(crate) struct Guest {
     /// More options of the GPU server.
     #[serde(default)]
     pub(crate) gpu: Vec<String>,
-    /// Module parameters.
+    /// Parameters of the module, as `name=value`, between spaces.
     #[serde(default)]
     pub(crate) module: String,
     /// More words of the kernel command line.
@@ -60,7 +60,7 @@ pub(crate) struct Guest {
     /// last has them. Any other death fails as always.
     #[serde(default)]
     pub(crate) may_die_of: Option<String>,
-    /// A boot for each program.
+    /// Whether each program has a boot of its own.
     #[serde(default)]
     pub(crate) alone: bool,
     /// The time-outs of its `module` are what is tested: on a slow kernel they are the same.

@@ -50,7 +50,7 @@ pub(crate) struct Test {
     pub(crate) test: String,
     /// One that was cut off has failed.
     pub(crate) result: Verdict,
-    /// How long it took.
+    /// How long it took, in seconds.
     pub(crate) duration_s: f64,
     /// The rows that it proves, as `0.17`.
     pub(crate) rows: Vec<String>,
@@ -119,15 +119,15 @@ pub(crate) fn rows(name: &str) -> Vec<String> {
 /// Collects tests, shows them as they end, and writes the reports.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// Where the files are.
+    /// The directory of the reports.
     dir: PathBuf,
     /// What the ids of its tests contain.
     pattern: Option<String>,
     /// In the order in which they ended.
     tests: Vec<Test>,
-    /// KTAP for people.
+    /// KTAP on the terminal, for people.
     shown: Writer<Stdout>,
-    /// The same in a file.
+    /// The same KTAP in report.tap.
     tap: Writer<File>,
     /// The same for programs, whole at any moment.
     json: Json,

@@ -80,7 +80,7 @@ pub(crate) struct Splat {
 pub(crate) struct Detector {
     /// The last mark seen.
     mark: u64,
-    /// Not yet taken, the oldest first.
+    /// Complaints of the kernel that nobody has taken yet, the oldest first.
     found: Vec<Splat>,
 }
 

@@ -14,7 +14,7 @@ const LOOK: Duration = Duration::from_secs(3);
 /// How much of a CPU has to be idle meanwhile, in percent: of guests that work most wait now and
 /// then.
 const IDLE: u128 = 40;
-/// How often it is asked.
+/// How often it is asked whether CPUs are idle.
 const STEP: Duration = Duration::from_secs(1);
 
 /// What is left to do, handed out in its order to threads that each do one thing at a time.
@@ -34,7 +34,7 @@ pub(crate) struct Turns<T> {
 struct State<T> {
     /// What nobody has begun, the next one first.
     left: VecDeque<T>,
-    /// How many are under way.
+    /// How many things are under way.
     running: usize,
     /// When CPUs began to be watched, and for how long all of them together had been idle then.
     watched: Option<(Instant, Duration)>,
