@@ -41,7 +41,7 @@ use crate::{
             Wait, //
         },
         retry::{
-            Place,
+            RetryMemory,
             PAUSE_MS, //
         },
         signals::Signals, //
@@ -251,9 +251,9 @@ pub(crate) fn submit<T: Holder>(
 }
 
 /// Memory for one [`defer`].
-pub(crate) struct HeldNode<T: Holder>(RBTreeNodeReservation<u64, Item<T>>);
+pub(crate) struct HeldMemory<T: Holder>(RBTreeNodeReservation<u64, Item<T>>);
 
-impl<T: Holder> HeldNode<T> {
+impl<T: Holder> HeldMemory<T> {
     /// Allocated where that may still fail. `ENOMEM`.
     pub(crate) fn new() -> Result<Self> {
         Ok(Self(RBTreeNodeReservation::new(client_flags())?))
@@ -261,9 +261,9 @@ impl<T: Holder> HeldNode<T> {
 }
 
 /// Has [`Holder::perform`] called with `deferred` when all that is held now has been let go.
-pub(crate) fn defer<T: Holder>(holder: &Arc<T>, place: HeldNode<T>, deferred: T::Deferred) {
+pub(crate) fn defer<T: Holder>(holder: &Arc<T>, memory: HeldMemory<T>, deferred: T::Deferred) {
     let item = Item::Deferred(deferred);
-    holder.holds().queue.lock().push(place.0, item);
+    holder.holds().queue.lock().push(memory.0, item);
     T::look_again(holder.clone());
 }
 
@@ -280,7 +280,7 @@ pub(crate) fn run<T: Holder>(holder: Arc<T>) {
             }
             Item::Deferred(deferred) => T::perform(deferred).map(Item::Deferred),
         };
-        let again = refused.as_ref().map(|item| (item.pause(), item.place()));
+        let again = refused.as_ref().map(|item| (item.pause(), item.memory()));
         let holds = holder.holds();
         let mut queue = holds.queue.lock();
         if refused.is_none() && is_request {
@@ -289,10 +289,10 @@ pub(crate) fn run<T: Holder>(holder: Arc<T>) {
         queue.first = refused;
         drop(queue);
         let goes_on = || is_active && holder.is_active();
-        if let Some((pause, place)) = again {
+        if let Some((pause, memory)) = again {
             let retries = &holder.device().retries;
-            let add = |place| retries.add(&holder, place, tried, pause);
-            if goes_on() && place.and_then(add).is_ok() {
+            let add = |memory| retries.add(&holder, memory, tried, pause);
+            if goes_on() && memory.and_then(add).is_ok() {
                 break;
             }
             // Without memory for that, and where it is not done any more.
@@ -338,10 +338,10 @@ impl<T: Holder> Item<T> {
     }
 
     /// Memory for waiting until then. `ENOMEM`.
-    fn place(&self) -> Result<Place> {
+    fn memory(&self) -> Result<RetryMemory> {
         match self {
-            Self::Request(held) => held.group.charge(Place::new),
-            Self::Deferred(_) => Place::new(),
+            Self::Request(held) => held.group.charge(RetryMemory::new),
+            Self::Deferred(_) => RetryMemory::new(),
         }
     }
 }

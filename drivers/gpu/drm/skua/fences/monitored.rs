@@ -185,7 +185,7 @@ impl MonitoredFence {
     }
 
     /// Makes all promises up to the first that is not kept the fence's value.
-    fn settle(&self, state: &mut State) {
+    fn advance(&self, state: &mut State) {
         while let Some(cursor) = state.promised.cursor_front_mut() {
             let (value, kept) = cursor.current();
             if !kept {
@@ -310,11 +310,11 @@ impl Promise {
 
     /// Keeps it, or not. Only the first call counts.
     pub(crate) fn keep(&mut self, end: End) {
-        self.settle(end);
+        self.end(end);
         self.fence.wake_reached();
     }
 
-    fn settle(&mut self, end: End) {
+    fn end(&mut self, end: End) {
         let mut state = self.fence.state.lock();
         if end == End::Failed {
             self.fence.lose(&mut state);
@@ -337,7 +337,7 @@ impl Promise {
                 drop(cursor.remove_current());
             }
         }
-        self.fence.settle(&mut state);
+        self.fence.advance(&mut state);
     }
 }
 

@@ -71,9 +71,9 @@ struct Waiting {
 }
 
 /// Memory for one [`Waiting`], taken where there may be none.
-pub(crate) struct Place(RBTreeNodeReservation<Key, Waiting>);
+pub(crate) struct RetryMemory(RBTreeNodeReservation<Key, Waiting>);
 
-impl Place {
+impl RetryMemory {
     /// Allocated where that may still fail. `ENOMEM`.
     pub(crate) fn new() -> Result<Self> {
         Ok(Self(RBTreeNodeReservation::new(client_flags())?))
@@ -152,7 +152,7 @@ impl Retries {
     pub(crate) fn add<T: Holder>(
         &self,
         holder: &Arc<T>,
-        place: Place,
+        memory: RetryMemory,
         tried: Instant<Monotonic>,
         pause: Delta,
     ) -> Result {
@@ -178,7 +178,7 @@ impl Retries {
             waiting.due = soon;
         }
         let due = waiting.due;
-        let old = state.waiting.insert(place.0.into_node(key, waiting));
+        let old = state.waiting.insert(memory.0.into_node(key, waiting));
         state.look_at(due);
         drop(state);
         // There is none: a holder is added by its own work alone.

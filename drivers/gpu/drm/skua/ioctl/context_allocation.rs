@@ -16,7 +16,7 @@ use crate::{
         bo::BoRef,
         save_areas::{
             self,
-            Wanted, //
+            AllocationArgs, //
         },
         vm::Vm, //
     },
@@ -113,7 +113,7 @@ impl File {
         }
         let share = this.allocation_quota.take(1).ok_or(ENOSPC)?;
         let owner = context.as_ref().and_then(|context| context.slot());
-        let wanted = Wanted {
+        let wanted = AllocationArgs {
             size: args.size,
             alignment,
             sets,

@@ -145,13 +145,13 @@ impl File {
         device.check()?;
         let share = self.fence_quota.take(1).ok_or(ENOSPC)?;
         let fence = make()?;
-        let claim = Owner::new(device.id(), &fence)?;
+        let owner = Owner::new(device.id(), &fence)?;
         let handle = Arc::new(
             FenceHandle {
                 dev: self.dev.clone(),
                 device: device.clone(),
                 fence,
-                key: self.dev.fences.insert(claim),
+                key: self.dev.fences.insert(owner),
                 _share: share,
             },
             GFP_KERNEL_ACCOUNT,

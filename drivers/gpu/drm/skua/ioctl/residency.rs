@@ -25,7 +25,7 @@ use crate::{
             ClientDevice,
             Notice, //
         },
-        pending_residency::Place,
+        pending_residency::PendingMemory,
         residency, //
     },
     submit::recovery, //
@@ -80,7 +80,7 @@ impl File {
             }
             if !publisher.is_idle() {
                 let this = file.inner();
-                pending = Some(Place::new(&this.locks, &this.pending_quota)?);
+                pending = Some(PendingMemory::new(&this.locks, &this.pending_quota)?);
             }
             Ok(pending.is_some())
         };
@@ -102,7 +102,7 @@ impl File {
             }
         }
         match pending {
-            Some(place) => place.wait(dev, &device, objects, publisher),
+            Some(memory) => memory.wait(dev, &device, objects, publisher),
             None => publisher.publish(dev, &moves),
         }
         Ok(0)

@@ -101,7 +101,7 @@ impl Claims {
     }
 
     /// Has one claim of each of `objects`, of those that are claimed, hold only from
-    /// [`Self::settle`] on.
+    /// [`Self::confirm`] on.
     pub(crate) fn postpone<'a>(&self, objects: impl Iterator<Item = &'a BoRef>) {
         self.each(objects, |claim| {
             claim.postponed = claim.postponed.saturating_add(1);
@@ -109,7 +109,7 @@ impl Claims {
     }
 
     /// Takes [`Self::postpone`] back, for the same objects.
-    pub(crate) fn settle<'a>(&self, objects: impl Iterator<Item = &'a BoRef>) {
+    pub(crate) fn confirm<'a>(&self, objects: impl Iterator<Item = &'a BoRef>) {
         self.each(objects, |claim| {
             // It may have been given up meanwhile, and claimed again.
             claim.postponed = claim.postponed.saturating_sub(1);

@@ -309,12 +309,12 @@ pub(crate) fn lock<'a>(
             None => {
                 // Who has the turn does not see what is taken here before it is in its place.
                 let _under_way = UnderWay::new(dev);
-                let room = |wanted: &Wanted<'_>| wanted.free_room(dev, parent);
+                let room = |incoming: &Incoming<'_>| incoming.free_room(dev, parent);
                 bring_in(dev, parent, vm, || true, room)
             }
             Some(_) => check_size(dev, parent, vm).and_then(|()| {
                 let goes_on = || !is_long(taken);
-                let room = |wanted: &Wanted<'_>| wanted.make_room(dev, parent, &mut patience);
+                let room = |incoming: &Incoming<'_>| incoming.make_room(dev, parent, &mut patience);
                 bring_in(dev, parent, vm, goes_on, room)
             }),
         };
@@ -338,8 +338,8 @@ pub(crate) fn lock<'a>(
     }
 }
 
-/// What is to be brought in.
-struct Wanted<'a> {
+/// An object that is to be brought in.
+struct Incoming<'a> {
     /// It was out when this was made.
     bo: &'a BoRef,
     /// Its client's quota of system memory, for when it leaves VRAM again.
@@ -350,7 +350,7 @@ struct Wanted<'a> {
     bytes: u64,
 }
 
-impl Wanted<'_> {
+impl Incoming<'_> {
     /// Where it may be, in its order: not in VRAM if it is held out of that.
     fn attempts(&self, is_held_out: bool) -> impl Iterator<Item = Attempt> {
         let attempts = self.bo.sets().attempts();
@@ -425,7 +425,7 @@ fn bring_in(
     parent: &Device<Bound>,
     vm: &Vm,
     goes_on: impl Fn() -> bool,
-    mut room: impl FnMut(&Wanted<'_>) -> Result<Option<Arc<VramRange>>>,
+    mut room: impl FnMut(&Incoming<'_>) -> Result<Option<Arc<VramRange>>>,
 ) -> Result {
     // What the CPU maps first: it has less room, and the rest leaves it alone where it can.
     for part in [Part::Visible, Part::Any] {
@@ -449,7 +449,7 @@ fn bring_one(
     vm: &Vm,
     bo: &BoRef,
     part: Part,
-    room: impl FnOnce(&Wanted<'_>) -> Result<Option<Arc<VramRange>>>,
+    room: impl FnOnce(&Incoming<'_>) -> Result<Option<Arc<VramRange>>>,
 ) -> Result {
     if bo.is_dying() {
         // Whether it is destroyed is being decided: look again.
@@ -459,13 +459,13 @@ fn bring_one(
     let Some(quota) = bo::quota_of(bo)? else {
         return Ok(());
     };
-    let wanted = Wanted {
+    let incoming = Incoming {
         bo,
         quota,
         part,
         bytes: u64::try_from(bo.size())?,
     };
-    let range = match room(&wanted) {
+    let range = match room(&incoming) {
         // Unmapped meanwhile.
         Err(error) if error == ENOSPC && !vm.evicted.has(bo) => return Ok(()),
         range => match range? {

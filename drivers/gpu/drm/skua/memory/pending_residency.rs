@@ -129,7 +129,7 @@ pub(crate) fn is_locked_out(bo: &Bo) -> bool {
 
 /// What one [`Operation`] needs to wait, taken where there may be none: its memory, and its part of
 /// what its client may have.
-pub(crate) struct Place {
+pub(crate) struct PendingMemory {
     /// Memory for the operation itself.
     operation: UniqueArc<MaybeUninit<Operation>>,
     /// Memory for its entry in [`PendingResidency::operations`].
@@ -140,7 +140,7 @@ pub(crate) struct Place {
     share: Share,
 }
 
-impl Place {
+impl PendingMemory {
     /// For the client with `locks`. `ENOSPC` if it has no more of its `quota`; `ENOMEM`.
     pub(crate) fn new(locks: &Claims, quota: &Arc<Quota>) -> Result<Self> {
         Ok(Self {
@@ -316,7 +316,7 @@ impl WorkItem for Operation {
             }
             return;
         }
-        residency::settle(&this.device, &this.dev, &this.objects);
+        residency::confirm(&this.device, &this.dev, &this.objects);
         let publisher = this.publisher.lock().take();
         match (publisher, moves) {
             (Some(publisher), Ok(moves)) => publisher.publish(&this.dev, &moves),

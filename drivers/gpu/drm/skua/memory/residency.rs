@@ -74,7 +74,7 @@ use kernel::{
 ///
 /// If some of them are [locked out](pending_residency::is_locked_out) calls `locked_out`, which may
 /// refuse that, and says whether somebody is told when they are there: work does not need them
-/// before then, until [`settle`].
+/// before then, until [`confirm`].
 ///
 /// `ENOMEM`, also if that is not 0, unless the client can `not_trim`; `EBUSY` if one is offered;
 /// `ENODEV`; `EMFILE`; `EINTR` if a signal arrives. Nobody's count has changed then.
@@ -121,9 +121,9 @@ pub(crate) fn make_resident(
 }
 
 /// What [`make_resident`] has postponed of `objects` for `device` is not any more.
-pub(crate) fn settle(device: &ClientDevice, dev: &SkuaDevice, objects: &[(u32, BoRef)]) {
+pub(crate) fn confirm(device: &ClientDevice, dev: &SkuaDevice, objects: &[(u32, BoRef)]) {
     let objects = objects.iter().map(|(_, bo)| bo);
-    device.residents().settle(objects.clone());
+    device.residents().confirm(objects.clone());
     objects.for_each(|bo| look_again(dev, bo));
 }
 

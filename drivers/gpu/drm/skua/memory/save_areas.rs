@@ -128,8 +128,8 @@ pub(crate) fn create(
     Ok(Some((bo, SaveArea { base, bytes })))
 }
 
-/// What a client asks for.
-pub(crate) struct Wanted {
+/// What a context allocation is made from.
+pub(crate) struct AllocationArgs {
     /// Bytes: whole pages, up to [`MOST`].
     pub(crate) size: u64,
     /// Of the address, in bytes: a power of two, up to that of the largest page.
@@ -148,13 +148,13 @@ pub(crate) fn allocate(
     vm: &Arc<Vm>,
     quota: &Arc<Quota>,
     owner: Option<ContextSlot>,
-    wanted: &Wanted,
+    args: &AllocationArgs,
 ) -> Result<(BoRef, u64)> {
-    let Wanted {
+    let AllocationArgs {
         size,
         alignment,
         sets,
-    } = *wanted;
+    } = *args;
     if sets.supported() == Segment::Vram.bit() && size > Part::Any.bytes(dev) {
         return Err(ENOSPC);
     }

@@ -69,11 +69,11 @@ pub(crate) fn destroy(
         patience = wait_for_held(dev, client)?;
     } else if !manner.assume_not_in_use {
         if let Some(deferral) = Deferral::new(dev, client, handles)? {
-            let place = hold::HeldNode::new()?;
+            let memory = hold::HeldMemory::new()?;
             for (handle, bo) in handles {
                 close(*handle, bo);
             }
-            deferral.go_behind(place);
+            deferral.go_behind(memory);
             return Ok(());
         }
     }
@@ -173,10 +173,10 @@ impl Deferral {
     }
 
     /// Waits for what the next context holds.
-    fn go_behind(mut self, place: hold::HeldNode<Context>) {
+    fn go_behind(mut self, memory: hold::HeldMemory<Context>) {
         if let Some(context) = self.contexts.pop() {
             let dev = self.dev.clone();
-            hold::defer(&context, place, self);
+            hold::defer(&context, memory, self);
             dev.reapers.contexts.bury(context);
         }
     }
@@ -202,10 +202,10 @@ impl Deferral {
             true => charge(&self.group, || {
                 destruction::begin(&self.dev, &self.client, &mut self.objects)
             }),
-            false => match charge(&self.group, hold::HeldNode::new) {
-                Ok(place) => {
+            false => match charge(&self.group, hold::HeldMemory::new) {
+                Ok(memory) => {
                     self.refused = None;
-                    self.go_behind(place);
+                    self.go_behind(memory);
                     return None;
                 }
                 Err(error) => Err(error),
