@@ -53,7 +53,7 @@ bitflags::bitflags! {
 pub enum OfferPriority {
     /// Before all else that is offered.
     Low = uapi::DRM_SKUA_OFFER_LOW,
-    /// Behind what is offered as [`Self::Low`].
+    /// Behind what is offered as [`OfferPriority::Low`].
     Normal = uapi::DRM_SKUA_OFFER_NORMAL,
     /// Behind all else that is offered.
     High = uapi::DRM_SKUA_OFFER_HIGH,
