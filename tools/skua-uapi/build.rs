@@ -69,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .allowlist_item("DRM_(COMMAND|CAP|PRIME_CAP|CLOEXEC|RDWR).*")
         .allowlist_item("drm_(version|get_cap|gem_(close|flink|open)|prime_handle)")
         .allowlist_item("sync_(file_info|fence_info|merge_data)")
-        .allowlist_item("dma_buf_sync")
+        .allowlist_item("dma_buf_(sync|import_sync_file)")
         .allowlist_item(format!("{PREFIX}.*"))
         .prepend_enum_name(false)
         .derive_default(true)

@@ -808,9 +808,9 @@ struct drm_skua_evict {
  * comes then (DRM_IOCTL_SKUA_MAKE_RESIDENT).
  *
  * Work of the GPU is not waited for, unless the buffer object has to move: then for all
- * that was submitted before and may use it, for ten seconds at most. What others may have
- * moves only while nobody works with it. The client counts how often it has locked each;
- * that ends with the handle.
+ * that was submitted before and may use it, for ten seconds at most. What several clients
+ * have mapped moves only while nobody works with it. The client counts how often it has
+ * locked each; that ends with the handle.
  *
  * Errors: -ENOENT for @handle; -EINVAL for @flags; -EOPNOTSUPP for an imported buffer
  * object: map its dma-buf; -EPERM for what the CPU cannot access in VRAM and may be nowhere else

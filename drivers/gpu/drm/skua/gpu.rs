@@ -50,7 +50,7 @@
 //! Watch::watchdogs
 //! Engine::state                  spin locks, from here on
 //! Destroyer::queues
-//! Context::pending, Vm::binds, Vm::gone, Slots
+//! Context::pending, Vm::binds, Vm::gone, Slots, Lines
 //! Bind::end
 //! Submission::fence, promises, Transfer, Move::fence, Destruction::given_up, Gpu::paging, alarms,
 //! discarder, shrinker, last_clear, vram_region, Clearer, Sites, Evicted, Moves, Herald's,
@@ -132,6 +132,7 @@ use crate::{
             self,
             Window, //
         },
+        lines::Lines,
         moves::Moves,
         offer::Discarder,
         paging_in::Pager,
@@ -304,6 +305,9 @@ pub(crate) struct Gpu {
     /// The driver's own lines of work for moves that wait, each from its first move on.
     #[pin]
     movers: Slots<Mover, Context>,
+    /// Such lines that are for one move each.
+    #[pin]
+    pub(crate) lines: Lines,
     /// Clients' contexts, by their places in the table of descriptors. A place holds a reference
     /// until userspace destroys the context, and is taken until that is freed.
     #[pin]
@@ -498,6 +502,7 @@ impl Gpu {
             engines,
             paging <- new_spinlock!(None),
             movers <- movers,
+            lines <- Lines::new(),
             contexts <- contexts,
             vms <- vms,
             evictable <- pin_init::pin_init_array_from_fn(|_| Lru::new()),

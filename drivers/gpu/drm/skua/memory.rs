@@ -21,7 +21,7 @@
 //! | who counts and keeps it | [`claims`], [`device`] (a client's devices and their budgets), [`save_areas`] |
 //! | the segments | [`vram`], [`gart`] (the aperture segment), [`host_aperture`] (the CPU's window on VRAM) |
 //! | where the GPU finds it | [`vm`] (what is mapped, and binds), [`installed`] (who leads to it), [`page_table`] |
-//! | how it moves | [`relocation`] (until the fence is published), [`moves`] (after that) |
+//! | how it moves | [`relocation`] (until the fence is published), [`moves`] (after that), [`lines`] (what a move waits in alone) |
 //! | who has it move | [`eviction`], [`paging_in`], [`residency`], [`pending_residency`] (what waits for an unlock), [`lock`], [`offer`] |
 //! | how it ends | [`destruction`], [`clearer`] |
 
@@ -36,6 +36,7 @@ pub(crate) mod eviction;
 pub(crate) mod gart;
 pub(crate) mod host_aperture;
 pub(crate) mod installed;
+pub(crate) mod lines;
 pub(crate) mod lock;
 pub(crate) mod moves;
 pub(crate) mod offer;

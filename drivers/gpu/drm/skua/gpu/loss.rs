@@ -20,7 +20,6 @@ use crate::{
         trace, //
     },
     gpu::{
-        movers::Mover,
         wait::Pauses,
         Gpu,
         SkuaDevice, //
@@ -157,10 +156,7 @@ impl Gpu {
         };
         paging.into_iter().for_each(close);
         dev.movers.for_each(close);
-        // The other movers belong to address spaces and contexts, which let go of them.
-        if let Some(mover) = dev.movers.empty(Mover::Others) {
-            close(mover);
-        }
+        dev.lines.for_each(close);
         dev.contexts.for_each(close);
         dev.vms.for_each(|vm| {
             vm.end(ENODEV);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The driver's own lines of work: contexts of the engine for paging, one for what waits for
-//! nothing, and one for each who may have moves wait ([`Mover`]).
+//! nothing, one for each who may have moves wait ([`Mover`]), and [one](crate::memory::lines) for
+//! each move of what nobody has.
 //!
 //! Lock: `paging` of the [`Gpu`], a spin lock; `movers` of it has that of [`Slots`](crate::slots).
 
@@ -30,8 +31,6 @@ use kernel::{
 /// A line of the driver's own for moves that wait, which are done in order.
 #[derive(Clone, Copy)]
 pub(crate) enum Mover {
-    /// For other drivers.
-    Others,
     /// For what runs in an address space.
     Users(Asid),
     /// For what an address space has had to do with what it has evicted: its other moves do not.
@@ -50,7 +49,6 @@ impl From<Mover> for u32 {
     fn from(mover: Mover) -> Self {
         // No overflow: less than `Mover::COUNT`. Clients' address spaces do not have number 0.
         match mover {
-            Mover::Others => 0,
             Mover::Users(asid) => Self::from(asid).saturating_mul(2),
             Mover::Evicted(asid) => Self::from(asid).saturating_mul(2).saturating_add(1),
             Mover::SaveArea(slot) => Self::from(slot).saturating_add(2 * MAX_VMS),
@@ -72,24 +70,30 @@ impl Gpu {
         }
         let new = Context::new_system(dev, dev.paging_engine()?)?;
         let mover = dev.movers.fill_if_free(mover, new).ok_or(ENODEV)?;
-        // A device that is lost looks at the table once: before this, or it is seen here.
-        if dev.check_health().is_err() {
-            mover.mark(Status::Lost);
-            // Others may have queued something meanwhile.
-            Wake::wake(&mover);
-        }
+        Gpu::end_if_lost(dev, &mover);
         Ok(mover)
+    }
+
+    /// The driver's own `context`, which is listed now, takes no work if the device is lost: that
+    /// looks at the list once, before this, or it is seen here.
+    pub(crate) fn end_if_lost(dev: &SkuaDevice, context: &Arc<Context>) {
+        if dev.check_health().is_err() {
+            context.mark(Status::Lost);
+            // Others may have queued something meanwhile.
+            Wake::wake(context);
+        }
     }
 
     /// Calls `f` with each of the driver's own contexts.
     pub(crate) fn for_each_own(&self, mut f: impl FnMut(&Arc<Context>)) {
-        // None of these is the last reference, unless the device is being lost.
         let mut with = |context: Arc<Context>| {
             f(&context);
+            // The last reference if the device is being lost, or the move in its line is over.
             self.reapers.contexts.bury(context);
         };
         self.paging().into_iter().for_each(&mut with);
-        self.movers.for_each(with);
+        self.movers.for_each(&mut with);
+        self.lines.for_each(with);
     }
 
     /// Whose line it is is gone, and nothing more comes into it.

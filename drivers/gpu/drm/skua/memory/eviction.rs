@@ -55,7 +55,10 @@ use crate::{
         },
         clean_copy,
         gart,
-        relocation::relocate,
+        relocation::{
+            self,
+            relocate, //
+        },
         vm::for_each_user,
         vram::{
             BlockList,
@@ -588,14 +591,13 @@ pub(crate) fn finish(moves: &[Fence], patience: &mut Jiffies) -> Result {
 }
 
 /// Has `bo`, which may be there, leave VRAM for the first of its eviction set that has room, and
-/// waits until it has: the CPU or another device is to use it. It stays if it is no such `victim`,
-/// or somebody else moves it. `ENOMEM`, `ENODEV`; `ENOSPC` if it is in use for long; `EINTR` if a
-/// signal arrives.
+/// waits until it has: the CPU or another device is to use it. It stays if somebody else moves it,
+/// or several clients have it, and it is in use again. `ENOMEM`, `ENODEV`; `ENOSPC` if it is in use
+/// for long; `EINTR` if a signal arrives.
 pub(crate) fn move_out(
     dev: &SkuaDevice,
     parent: &Device<Bound>,
     bo: &BoRef,
-    victim: Victim,
     patience: &mut Jiffies,
 ) -> Result {
     while bo.is_arriving() {
@@ -609,6 +611,14 @@ pub(crate) fn move_out(
         *patience = patience.saturating_sub(1);
         spend(patience, reaper::flush);
     }
+    let victim = match is_several_clients(dev, bo) {
+        true => {
+            // What the others submit is not to wait for a move that waits for one's work.
+            wait(&relocation::work(dev, bo)?, patience)?;
+            Victim::Idle
+        }
+        false => Victim::Any,
+    };
     match evict(dev, parent, bo, victim) {
         Ok(fence) => wait(&fence, patience),
         // Somebody else has moved it, and who maps it waits for that; or is about to; or uses it.
@@ -624,11 +634,22 @@ pub(crate) fn move_out(
 
 /// How an object may be moved.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Victim {
+enum Victim {
     /// Only if nobody works with it.
     Idle,
     /// Even if somebody works with it.
     Any,
+}
+
+/// Whether address spaces of several clients have `bo`, as it looks without any lock.
+fn is_several_clients(dev: &SkuaDevice, bo: &BoRef) -> bool {
+    let mut one = None;
+    let others = for_each_user(dev, bo, |vm| {
+        let client = vm.client().id();
+        let is_it = *one.get_or_insert(client) == client;
+        is_it.then_some(()).ok_or(EBUSY)
+    });
+    others.is_err()
 }
 
 /// Whether nobody works with `bo`, as it looks without any lock.

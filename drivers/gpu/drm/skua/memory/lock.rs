@@ -13,7 +13,8 @@
 //! reach in VRAM alone does not move for a lock: it can be locked while it is out, and who needs it
 //! there has to do without until it is unlocked, as has who makes it resident
 //! ([`pending_residency`](super::pending_residency)). Where that might be another client it cannot
-//! be locked. What else others may have leaves VRAM for a lock only when nobody works with it.
+//! be locked, nor where the aperture has no room for it. What several clients have mapped leaves
+//! VRAM for a lock only when nobody works with it.
 //!
 //! [`BoData::is_seen_in_vram`]: crate::memory::bo::BoData::is_seen_in_vram
 //! [`BoData::is_held_out`]: crate::memory::bo::BoData::is_held_out
@@ -36,14 +37,12 @@ use crate::{
             REGION_VRAM, //
         },
         claims::Claims,
-        eviction::{
-            self,
-            Victim, //
-        },
+        eviction,
         host_aperture,
         offer,
-        relocation, //
-    }, //
+        paging_in::bring_to_aperture, //
+    },
+    policy::eviction::Need, //
 };
 use kernel::{
     device::{
@@ -57,14 +56,17 @@ use kernel::{
 /// Locks `bo` once more for the client with `locks`.
 ///
 /// `EOPNOTSUPP` if it is imported; `EPERM` if it is in VRAM, where the CPU does not reach it, or
-/// others may have it, and the GPU is to find it nowhere else; `EMFILE`; `EBUSY` if it is offered,
-/// or about to be destroyed; as [`eviction::move_out`]. It is not locked then.
+/// others may have it, and the GPU is to find it nowhere else; `ENOSPC` if others may have it, and
+/// there is no room for it in the aperture; `EMFILE`; `EBUSY` if it is offered, or about to be
+/// destroyed; as [`eviction::move_out`]. It is not locked then.
 pub(crate) fn lock(locks: &Claims, dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
     if gem::is_imported(&**bo) {
         return Err(EOPNOTSUPP);
     }
     locks.add(bo)?;
-    let locked = offer::check(bo).and_then(|()| be_reachable(dev, parent, bo));
+    let locked = offer::check(bo)
+        .and_then(|()| be_reachable(dev, parent, bo))
+        .and_then(|()| keep_nobody_out(dev, parent, bo));
     if locked.is_err() {
         locks.undo(core::iter::once(bo));
         dev.pending_residency.look_again(locks);
@@ -122,6 +124,23 @@ fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result 
     settle(bo, patience)
 }
 
+/// Has `bo`, which is locked, be in the aperture if others may have it, and the GPU finds it
+/// nowhere else as long as it is. `ENOSPC` if there is no room; as [`bring_to_aperture`].
+fn keep_nobody_out(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
+    if !gem::is_foreign(&**bo) || !bo.is_out() {
+        return Ok(());
+    }
+    match bring_to_aperture(dev, parent, bo, Need::Prefers, true, &mut 0) {
+        Err(error) if error != ENOSPC => return Err(error),
+        _ => (),
+    }
+    let _reserved = resv::lock(&**bo)?;
+    match gem::is_foreign(&**bo) && bo.is_held_out() && bo.is_out() {
+        true => Err(ENOSPC),
+        false => Ok(()),
+    }
+}
+
 /// Has `bo` move to where the CPU reaches it; whether it is on its way. If not, that was for what
 /// others did with it just then, and takes from `patience`. `EBUSY` if it is about to be destroyed;
 /// as [`eviction::move_out`].
@@ -131,15 +150,7 @@ fn leave(
     bo: &BoRef,
     patience: &mut Jiffies,
 ) -> Result<bool> {
-    let victim = match gem::is_foreign(&**bo) {
-        true => {
-            // What others submit is not to wait for a move that waits for this client's work.
-            eviction::wait(&relocation::work(dev, bo)?, patience)?;
-            Victim::Idle
-        }
-        false => Victim::Any,
-    };
-    eviction::move_out(dev, parent, bo, victim, patience)?;
+    eviction::move_out(dev, parent, bo, patience)?;
     if bo.region() != REGION_VRAM {
         return Ok(true);
     }

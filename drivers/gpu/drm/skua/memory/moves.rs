@@ -31,6 +31,7 @@ use crate::{
             ContextUse,
             Memory, //
         },
+        lines::Line,
         save_areas,
         vm::{
             for_each_user,
@@ -105,6 +106,8 @@ pub(crate) struct Move {
     is_copied: bool,
     /// The address space in whose line it waits, which keeps that.
     _user: Option<Arc<Vm>>,
+    /// The line in which nothing else waits, if that is where it does.
+    _line: Option<Line>,
     /// Whether it counts as [withdrawn](Counts::withdrawn).
     is_counted: Atomic<bool>,
     /// Nothing leads to the old memory any more.
@@ -434,6 +437,7 @@ impl Move {
         is_copied: bool,
         keeps: bool,
         user: Option<Arc<Vm>>,
+        line: Option<Line>,
     ) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -444,6 +448,7 @@ impl Move {
                 keeps,
                 is_copied,
                 _user: user,
+                _line: line,
                 is_counted: Atomic::new(false),
                 is_done: Atomic::new(false),
                 generation: Atomic::new(0),

@@ -27,8 +27,8 @@
 //! ([`ClientDevice::has_evicted`]): it goes on beside the move, and finds no way to the object.
 //!
 //! A move that waits for work waits in a line of the driver's own for whose work that is
-//! ([`Mover`]): what one client has queued delays no other's clears and moves. What it waits for
-//! may fail: then it is over, too.
+//! ([`Mover`]), or in one of its own if no address space has it ([`Line`]): what one client has
+//! queued delays no other's clears and moves. What it waits for may fail: then it is over, too.
 //!
 //! The [context allocation](super::save_areas) that an engine saves to moves when its context has
 //! nothing queued, and the engine has left it. Others of the address space do not use it: it waits
@@ -67,6 +67,7 @@ use crate::{
         clean_copy::CleanCopy,
         device::ClientDevice,
         evicted,
+        lines::Line,
         moves::{
             Content,
             Move,
@@ -444,17 +445,19 @@ pub(crate) fn relocate(
     let user = user.or(locked.users().first());
     let paging = dev.paging()?;
     let mover = match (saver, user) {
-        (Some(slot), _) => Mover::SaveArea(slot),
-        (None, Some(vm)) if waited_for(&vm) => Mover::Users(vm.asid()),
-        (None, Some(vm)) => Mover::Evicted(vm.asid()),
-        (None, None) => Mover::Others,
+        (Some(slot), _) => Some(Mover::SaveArea(slot)),
+        (None, Some(vm)) if waited_for(&vm) => Some(Mover::Users(vm.asid())),
+        (None, Some(vm)) => Some(Mover::Evicted(vm.asid())),
+        (None, None) => None,
     };
     let is_own = waits.iter().all(|fence| paging.is_own(fence));
     let often = bo.sites.are_many();
-    let line = match is_own && !often {
+    let mut alone = None;
+    let line = match mover {
         // It delays nobody.
-        true => paging,
-        false => Gpu::mover(dev, mover)?,
+        _ if is_own && !often => paging,
+        Some(mover) => Gpu::mover(dev, mover)?,
+        None => alone.insert(Line::new(dev)?).context().clone(),
     };
     let content = match (way, &old, &memory) {
         (Way::Copied, Memory::Vram(range), Some(other)) => {
@@ -470,7 +473,15 @@ pub(crate) fn relocate(
     let flush = flush(bo, &old, locked.users());
     let keeps = matches!(&new, Placement::Device(site) if site.copy().is_some());
     let is_copied = way == Way::Copied;
-    let moved = Move::new(dev, bo, (old, memory), is_copied, keeps, user.cloned())?;
+    let moved = Move::new(
+        dev,
+        bo,
+        (old, memory),
+        is_copied,
+        keeps,
+        user.cloned(),
+        alone,
+    )?;
     let transfer = Transfer::new(content, flush, often, moved)?;
     // What the CPU has stored is there before the copy starts: it has no mapping any more, and the
     // register write that starts the copy does not pass stores to the same device.

@@ -36,10 +36,7 @@ use crate::{
             self,
             VramSite, //
         },
-        eviction::{
-            self,
-            Victim, //
-        },
+        eviction,
         host_aperture,
         pending_residency,
         residency, //
@@ -169,7 +166,7 @@ impl GemExt for BoData {
             return Ok(());
         }
         let bo: ARef<Bo> = obj.into();
-        eviction::move_out(dev, gpu::parent(dev), &bo.into(), Victim::Any, left)
+        eviction::move_out(dev, gpu::parent(dev), &bo.into(), left)
     }
 
     fn detached(obj: &Bo, dev: &drm::Device<SkuaDriver, Registered>) {

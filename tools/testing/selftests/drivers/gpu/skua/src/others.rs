@@ -46,6 +46,16 @@ pub fn import_by_vgem(vgem: &File, dma_buf: &OwnedFd) -> Result<u32, Errno> {
     Ok(prime.handle)
 }
 
+/// Has what a dma-buf is of be written to by another driver until a sync file signals.
+#[track_caller]
+pub fn write_until(dma_buf: &OwnedFd, sync_file: &OwnedFd) {
+    let mut argument = dma_buf_import_sync_file {
+        flags: DMA_BUF_SYNC_WRITE,
+        fd: sync_file.as_fd().as_raw_fd(),
+    };
+    ioctl(dma_buf, DMA_BUF_IOCTL_IMPORT_SYNC_FILE, &mut argument).expect("IMPORT_SYNC_FILE");
+}
+
 /// Memory of the system's heap. Skips the test if the kernel has none.
 pub fn heap(size: u64) -> OwnedFd {
     try_heap(size).unwrap_or_else(|| skip("the kernel has no system heap"))

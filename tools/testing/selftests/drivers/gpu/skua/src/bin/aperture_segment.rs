@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         row_0_20_what_may_be_in_the_aperture_is_locked_there: 60 at_rest,
         row_0_21_what_is_locked_and_out_comes_to_the_aperture: 60 at_rest,
         row_0_21_residency_waits_where_the_aperture_is_full: 60 at_rest,
+        row_0_21_a_lock_that_others_could_not_work_under_is_refused: 60 at_rest,
         row_1_22_the_cpu_maps_the_system_pages at_rest,
         row_1_22_a_lock_leads_to_the_system_pages,
         row_0_28_the_window_snoops_what_the_cpu_has_cached_alone,
@@ -680,6 +681,25 @@ fn row_0_21_residency_waits_where_the_aperture_is_full() {
     assert!(rig.fence_gets(fence, 1));
     assert_eq!(place(&rig, handle), Place::Vram);
     expect_gpu(&rig, "what the CPU wrote", va, size, pattern(1));
+}
+
+fn row_0_21_a_lock_that_others_could_not_work_under_is_refused() {
+    let (rig, other) = (alone(), Rig::new());
+    let size = 8 * PAGE;
+    let placements = bit(&rig, Place::Vram) | bit(&rig, Place::Aperture);
+    let handle = rig.bo_create(size, 0, placements).expect("BO_CREATE");
+    let shared = rig.export(handle).expect("PRIME_HANDLE_TO_FD");
+    let theirs = other.import(&shared).expect("PRIME_FD_TO_HANDLE");
+    let va = other.bound_at_will(theirs, size);
+    let work = [fill(8, va, size)];
+    let filler = buffer(&rig, &[Place::Aperture], WINDOW);
+    assert_eq!(rig.lock(handle).map(drop), Err(Errno::ENOSPC));
+    assert_eq!(other.run(Engine::Copy, &work), Ok(()));
+    // In the aperture they find it.
+    assert_eq!(rig.destroy_synchronously(&[filler.handle], 0), Ok(()));
+    assert_eq!(rig.lock(handle).map(drop), Ok(()));
+    assert_eq!(place(&rig, handle), Place::Aperture);
+    assert_eq!(other.run(Engine::Copy, &work), Ok(()));
 }
 
 fn row_1_22_the_cpu_maps_the_system_pages() {

@@ -13,9 +13,11 @@ use skua_selftests::moving::{
     alone, both, evict_all, evict_some, expect_gpu, movable, movable_in_vram, pattern, place,
     press, resident, while_the_cpu_writes, Numbers, Uncleared,
 };
+use skua_selftests::others::write_until;
 use skua_selftests::race::Caller;
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
+use skua_selftests::software_timeline::SoftwareTimeline;
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         a_move_that_has_waited_flushes_in_its_ring: 60 at_rest,
         what_a_move_waits_for_may_fail: 60 at_rest,
         a_move_waits_for_no_other_client: 60 at_rest,
+        a_move_that_waits_for_another_driver_holds_up_no_other: 60 at_rest,
         a_move_of_what_nobody_maps_holds_up_nobody: 60 at_rest,
         row_0_20_a_lock_of_what_others_have_holds_up_none_of_them: 60 at_rest,
         a_bind_that_waits_finds_the_new_memory: 60 at_rest,
@@ -308,6 +311,36 @@ fn a_move_of_what_nobody_maps_holds_up_nobody() {
     with_move_under_way(&busy, handle, &gate, || expect_undisturbed(&other));
     assert_eq!(job.wait(), Ok(()));
     assert_eq!(busy.map(handle).read(0), 5);
+}
+
+fn a_move_that_waits_for_another_driver_holds_up_no_other() {
+    let clients = [alone(), Rig::new()];
+    let lines = [(); 2].map(|()| SoftwareTimeline::new());
+    // The second waits neither for what comes before nor for what comes behind it.
+    let objects = [0, 1, 0].map(|of| {
+        let handle = movable_in_vram(&clients[of], PAGE);
+        let cpu = clients[of].map(handle);
+        cpu.write(0, 5);
+        let dma_buf = clients[of].export(handle).expect("PRIME_HANDLE_TO_FD");
+        write_until(&dma_buf, &lines[of].fence(1));
+        (&clients[of], handle, cpu)
+    });
+    let [_, (_, _, quick), _] = &objects;
+    thread::scope(|scope| {
+        let moving = scope.spawn(evict_all);
+        for (client, handle, _) in &objects {
+            let begun = eventually(|| (place(client, *handle) == Place::System).then_some(()));
+            assert!(begun.is_some(), "the move does not begin");
+        }
+        lines[1].advance(1);
+        let reading = scope.spawn(|| quick.read(0));
+        let over = eventually(|| reading.is_finished().then_some(()));
+        let waits = !moving.is_finished();
+        lines[0].advance(1);
+        assert_eq!((over, waits), (Some(()), true));
+        assert_eq!(reading.join().expect("a thread"), 5);
+        assert_eq!(moving.join().expect("a thread"), 3);
+    });
 }
 
 fn row_0_20_a_lock_of_what_others_have_holds_up_none_of_them() {

@@ -22,7 +22,8 @@ use skua_selftests::cgroup::MemoryGroup;
 use skua_selftests::client::{map, signal, status_of, wait, PATIENCE};
 use skua_selftests::function::{Function, Unbound};
 use skua_selftests::mapping::Mapping;
-use skua_selftests::others::{heap, try_heap};
+use skua_selftests::moving::{evict_some, movable_in_vram, place};
+use skua_selftests::others::{heap, try_heap, write_until};
 use skua_selftests::program::LOOP;
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{dispatch, expect_working, fill, wait_value, write};
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         gated_work_ends_at_an_unbind: 60,
         a_destruction_that_waits_ends_at_an_unbind: 120,
         a_move_that_waits_ends_at_an_unbind: 120,
+        a_move_that_waits_for_another_driver_ends_at_an_unbind: 120,
     ])
 }
 
@@ -968,6 +970,29 @@ fn a_move_that_waits_ends_at_an_unbind() {
     });
     drop(job);
     drop(rig);
+    expect_working();
+}
+
+fn a_move_that_waits_for_another_driver_ends_at_an_unbind() {
+    let line = SoftwareTimeline::new();
+    let client = Client::new();
+    let handle = movable_in_vram(&client, 4096);
+    let cpu = client.map(handle);
+    cpu.read(0);
+    let dma_buf = client.export(handle).expect("PRIME_HANDLE_TO_FD");
+    write_until(&dma_buf, &line.fence(1));
+    std::thread::scope(|scope| {
+        let moving = scope.spawn(evict_some);
+        let begun = eventually(|| (place(&client, handle) == Place::System).then_some(()));
+        assert!(begun.is_some(), "the move does not begin");
+        let unbound = Unbound::first();
+        moving.join().expect("a thread");
+        let reading = scope.spawn(|| cpu.read(0));
+        let over = eventually(|| reading.is_finished().then_some(()));
+        line.advance(1);
+        assert_eq!(over, Some(()), "it waits on");
+        drop(unbound);
+    });
     expect_working();
 }
 

@@ -17,6 +17,7 @@ use skua_selftests::moving::{
     alone, both, expect_gpu, movable_in_vram, place, press, resident, while_all_is_evicted,
 };
 use skua_selftests::others::{heap, import_by_vgem, vgem};
+use skua_selftests::race::Caller;
 use skua_selftests::raw::{in_child, ioctl};
 use skua_selftests::rig::{copy, fill, wait_value, write};
 use skua_selftests::suite::{eventually, rounds};
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         it_stays_out_where_there_is_no_room: 60 at_rest,
         attachments_come_and_go_under_work: 120 at_rest,
         an_attachment_outlasts_who_has_it_come_back: 120 at_rest,
+        an_attachment_holds_up_no_other_client: 60 at_rest,
         an_attachment_meets_evictions: 120,
         idle_pages_are_there_for_other_drivers,
         foreign_descriptors_are_refused,
@@ -594,6 +596,31 @@ fn an_attachment_outlasts_who_has_it_come_back() {
     });
     println!("# made resident {made:?} times");
     buffer.cpu.expect("at the end", pattern(7));
+}
+
+fn an_attachment_holds_up_no_other_client() {
+    let (busy, other, vgem) = (alone(), Rig::new(), vgem());
+    let gate = busy.buffer(Place::System, 4096);
+    let handle = movable_in_vram(&busy, SIZE);
+    busy.bound_at_will(handle, SIZE);
+    let shared = busy.export(handle).expect("PRIME_HANDLE_TO_FD");
+    let theirs = other.import(&shared).expect("PRIME_FD_TO_HANDLE");
+    other.bound_at_will(theirs, SIZE);
+    let job = busy.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+    let caller = Caller::new();
+    std::thread::scope(|scope| {
+        let attaching = scope.spawn(|| caller.call(|| import_by_vgem(&vgem, &shared)));
+        caller.wait_until_asleep();
+        assert_eq!(other.run(Engine::Copy, &[]), Ok(()));
+        assert!(
+            !job.has_ended(),
+            "it has waited for the other client's work"
+        );
+        gate.cpu.write(0, 1);
+        assert!(attaching.join().expect("a thread").is_ok());
+    });
+    assert_eq!(job.wait(), Ok(()));
+    assert_eq!(place(&busy, handle), Place::System);
 }
 
 /// Of write-combined pages there is one owner at a time: others wait, and are not refused.

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Lines of the driver's own for one move each, of what no address space has: what that waits for,
+//! another driver's work for one, delays no other move.
+//!
+//! Lock: `contexts`, a spin lock, for which there are.
+
+use crate::{
+    gpu::{
+        Gpu,
+        SkuaDevice, //
+    },
+    kernel_heap::client_flags,
+    submit::context::Context, //
+};
+use kernel::{
+    new_spinlock,
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNodeReservation, //
+    },
+    sync::{
+        Arc,
+        SpinLock, //
+    }, //
+};
+
+/// The lines that there are; a device has one such list.
+#[pin_data]
+pub(crate) struct Lines {
+    /// By their addresses.
+    #[pin]
+    contexts: SpinLock<RBTree<usize, Arc<Context>>>,
+}
+
+impl Lines {
+    /// Of a device that has moved nothing yet.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            contexts <- new_spinlock!(RBTree::new()),
+        })
+    }
+
+    /// Calls `f` with a reference to each, which may become the last one; with no lock held.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(Arc<Context>)) {
+        let mut from = 0;
+        loop {
+            let context = {
+                let contexts = self.contexts.lock();
+                let Some(cursor) = contexts.cursor_lower_bound(&from) else {
+                    return;
+                };
+                let (address, context) = cursor.current();
+                from = address.saturating_add(1);
+                context.clone()
+            };
+            f(context);
+        }
+    }
+}
+
+/// A line, kept by the move that waits in it.
+pub(crate) struct Line(Arc<Context>);
+
+impl Line {
+    /// `ENOMEM`, `ENODEV`.
+    pub(crate) fn new(dev: &SkuaDevice) -> Result<Self> {
+        let node = RBTreeNodeReservation::new(client_flags())?;
+        let context = Context::new_system(dev, dev.paging_engine()?)?;
+        let line = Self(context.clone());
+        let node = node.into_node(line.key(), context.clone());
+        let old = dev.lines.contexts.lock().insert(node);
+        // There is none: the address is this one's.
+        drop(old);
+        Gpu::end_if_lost(dev, &context);
+        Ok(line)
+    }
+
+    /// The context that does what is in the line.
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.0
+    }
+
+    fn key(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let lines = &self.0.device().lines;
+        let node = lines.contexts.lock().remove_node(&self.key());
+        drop(node);
+    }
+}
