@@ -676,8 +676,9 @@ struct drm_skua_bo_handle {
  * and mappings go: it lives as long as others have it.
  *
  * Errors: -ENOENT for a handle; -EINVAL for @flags, @pad, the number of @handles, or
- * one that is there twice; -EAGAIN if the work was not done after a second: call again
- * with the same argument.
+ * one that is there twice; -ENOSPC if 4096 calls of the client for what others may have wait
+ * for what is held; -EAGAIN if the work was not done after a second: call again with the same
+ * argument.
  */
 struct drm_skua_bo_destroy {
 	/** @flags: See &enum drm_skua_bo_destroy_flags. */
@@ -815,8 +816,9 @@ struct drm_skua_evict {
  * Errors: -ENOENT for @handle; -EINVAL for @flags; -EOPNOTSUPP for an imported buffer
  * object: map its dma-buf; -EPERM for what the CPU cannot access in VRAM and may be nowhere else
  * if it is there, or was exported or had a second handle; -EMFILE for 16384 clients that lock
- * one; -ENOSPC if it is in use for long; -ENOMEM if system memory has no room; -EBUSY if it is
- * offered, or being destroyed.
+ * one; -ENOSPC if it is in use for long, or others may have it and the aperture, where alone the
+ * GPU would find it, has no room; -ENOMEM if system memory has no room; -EBUSY if it is offered,
+ * or being destroyed.
  */
 struct drm_skua_bo_lock {
 	/** @handle: Handle of the buffer object. */

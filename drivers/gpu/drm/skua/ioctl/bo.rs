@@ -181,7 +181,9 @@ impl File {
                 let _ = file::delete_handle(file, handle);
             }
         };
-        deferral::destroy(dev, &file.inner().vm_quota, &objects, manner, close)?;
+        let this = file.inner();
+        let (client, deferrals) = (&this.vm_quota, &this.deferral_quota);
+        deferral::destroy(dev, client, deferrals, &objects, manner, close)?;
         Ok(0)
     }
 
@@ -245,7 +247,7 @@ impl File {
             levels.push(level, client_flags())?;
         }
         for ((_, bo), level) in objects.iter().zip(&levels) {
-            bo::set_priority(bo, *level);
+            bo::set_priority(bo, *level)?;
         }
         Ok(0)
     }

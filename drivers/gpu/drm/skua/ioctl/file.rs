@@ -45,7 +45,8 @@ use crate::{
     quota::Quota,
     submit::{
         busy::Usage,
-        context::Context, //
+        context::Context,
+        deferral::MAX_DEFERRALS, //
     },
     users::Opener, //
 };
@@ -154,6 +155,8 @@ pub(crate) struct File {
     pub(crate) pledge_quota: Arc<Quota>,
     /// Those of them that may wait for an unlock.
     pub(crate) pending_quota: Arc<Quota>,
+    /// Destructions that may be behind what its contexts hold.
+    pub(crate) deferral_quota: Arc<Quota>,
     /// Bytes of system memory that the client's buffer objects may have: half of what all may.
     pub(crate) system_quota: Arc<Quota>,
 }
@@ -186,6 +189,7 @@ impl drm::file::DriverFile for File {
                 eventfd_quota: Quota::new(MAX_EVENTFDS)?,
                 pledge_quota: Quota::new(MAX_PLEDGES)?,
                 pending_quota: Quota::new(MAX_PENDING)?,
+                deferral_quota: Quota::new(MAX_DEFERRALS)?,
                 system_quota: opener.quotas().system.of_client(dev.system.limit() / 2)?,
                 _opener: opener,
             }),

@@ -13,7 +13,10 @@
 //! ```
 
 use crate::{
-    ext::memcg::MemoryGroup,
+    ext::{
+        gem,
+        memcg::MemoryGroup, //
+    },
     fences::hold,
     gpu::SkuaDevice,
     kernel_heap::client_flags,
@@ -26,7 +29,10 @@ use crate::{
         device::ClientDevice,
         residency::Kept, //
     },
-    quota::Quota,
+    quota::{
+        Quota,
+        Share, //
+    },
     submit::context::{
         Context,
         Status, //
@@ -48,18 +54,23 @@ use kernel::{
     }, //
 };
 
+/// The most destructions of a client, of objects that others may have, that are behind what its
+/// contexts hold: these can be had and destroyed again and again.
+pub(crate) const MAX_DEFERRALS: u64 = 4096;
 /// How long one call waits: while it does, no DRM device is unplugged.
 const PATIENCE_MS: u32 = 1000;
 
 /// Destroys objects, each of which is named once, all or none, with their handles, which `close`
 /// closes; behind what contexts of the client hold, unless nothing uses them. `client` is the quota
-/// of the client's address spaces.
+/// of the client's address spaces, `deferrals` that of its [`MAX_DEFERRALS`].
 ///
-/// `ENOENT` for a handle, also if another thread destroys it just now; `ENOMEM`; `EINTR` if a
-/// signal arrives; `EAGAIN` if it takes more than [`PATIENCE_MS`]. Nothing has changed then.
+/// `ENOENT` for a handle, also if another thread destroys it just now; `ENOSPC` if too many are
+/// behind what is held; `ENOMEM`; `EINTR` if a signal arrives; `EAGAIN` if it takes more than
+/// [`PATIENCE_MS`]. Nothing has changed then.
 pub(crate) fn destroy(
     dev: &SkuaDevice,
     client: &Arc<Quota>,
+    deferrals: &Arc<Quota>,
     handles: &[(u32, BoRef)],
     manner: Manner,
     close: impl Fn(u32, &BoRef),
@@ -68,7 +79,7 @@ pub(crate) fn destroy(
     if manner.synchronous && !manner.assume_not_in_use {
         patience = wait_for_held(dev, client)?;
     } else if !manner.assume_not_in_use {
-        if let Some(deferral) = Deferral::new(dev, client, handles)? {
+        if let Some(deferral) = Deferral::new(dev, client, deferrals, handles)? {
             let memory = hold::HeldMemory::new()?;
             for (handle, bo) in handles {
                 close(*handle, bo);
@@ -125,14 +136,17 @@ pub(crate) struct Deferral {
     _kept: KVVec<Kept>,
     /// When there was no memory first.
     refused: Option<Instant<Monotonic>>,
+    /// Its part of its client's [`MAX_DEFERRALS`], if it is of what others may have: 1.
+    _share: Option<Share>,
 }
 
 impl Deferral {
     /// That of `handles`; none if no context of `client` holds work. `ENOENT` if another thread
-    /// destroys one of them; `ENOMEM`.
+    /// destroys one of them; `ENOSPC`, `ENOMEM`.
     fn new(
         dev: &SkuaDevice,
         client: &Arc<Quota>,
+        deferrals: &Arc<Quota>,
         handles: &[(u32, BoRef)],
     ) -> Result<Option<Self>> {
         if !holds_work(dev, client) {
@@ -146,6 +160,10 @@ impl Deferral {
             contexts: KVVec::new(),
             _kept: KVVec::new(),
             refused: None,
+            _share: match handles.iter().any(|(_, bo)| gem::is_foreign(&**bo)) {
+                true => Some(deferrals.take(1).ok_or(ENOSPC)?),
+                false => None,
+            },
         };
         for (_, bo) in handles {
             if !destruction::claim(bo) {

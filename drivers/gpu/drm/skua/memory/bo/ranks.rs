@@ -47,6 +47,7 @@ use crate::{
     }, //
 };
 use core::ops::Range;
+use kernel::prelude::*;
 
 // CAST: few.
 const LEVELS: u8 = Level::ALL.len() as u8;
@@ -87,12 +88,13 @@ pub(crate) fn renew(bo: &Bo) {
     }
 }
 
-/// Has `bo` be of `level` when room is made: those of lower ones go before it.
-pub(crate) fn set_priority(bo: &Bo, level: Level) {
-    if let Ok(_reserved) = resv::lock_uninterruptible(bo) {
-        bo.set_level(level as u8);
-        renew(bo);
-    }
+/// Has `bo` be of `level` when room is made: those of lower ones go before it. `EINTR` if a signal
+/// arrives.
+pub(crate) fn set_priority(bo: &Bo, level: Level) -> Result {
+    let _reserved = resv::lock(bo)?;
+    bo.set_level(level as u8);
+    renew(bo);
+    Ok(())
 }
 
 impl BoData {
