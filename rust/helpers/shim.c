@@ -297,10 +297,18 @@ void skua_file_visit_objects(struct drm_file *file, void *data, skua_visit_fn vi
 	struct drm_gem_object *obj;
 	int id;
 
-	spin_lock(&file->table_lock);
-	idr_for_each_entry(&file->object_idr, obj, id)
+	for (id = 0; ; id++) {
+		spin_lock(&file->table_lock);
+		obj = idr_get_next(&file->object_idr, &id);
+		if (obj)
+			drm_gem_object_get(obj);
+		spin_unlock(&file->table_lock);
+		if (!obj)
+			break;
 		visit(obj, drm_gem_object_is_shared_for_memory_stats(obj), data);
-	spin_unlock(&file->table_lock);
+		drm_gem_object_put(obj);
+		cond_resched();
+	}
 }
 
 /*
@@ -512,6 +520,16 @@ unsigned int skua_fault_wait_kernel(struct vm_fault *vmf, struct drm_gem_object 
 								       VM_FAULT_NOPAGE);
 }
 
+/* A page of @inode, which is read or made. */
+static struct folio *skua_inode_read(struct inode *inode, unsigned long index)
+{
+	unsigned int over = skua_memcg_set_aside();
+	struct folio *folio = shmem_read_folio(inode->i_mapping, index);
+
+	skua_memcg_put_back(over);
+	return folio;
+}
+
 /*
  * Has the pages that @inode has of so many bytes be in memory at this moment; holds
  * none. What is thrown away meanwhile does not come again: reading makes pages where
@@ -523,7 +541,7 @@ void skua_inode_bring(struct inode *inode, unsigned long long size)
 
 	while (index <= last && !fatal_signal_pending(current) &&
 	       xa_find(&inode->i_mapping->i_pages, &index, last, XA_PRESENT)) {
-		struct folio *folio = shmem_read_folio(inode->i_mapping, index);
+		struct folio *folio = skua_inode_read(inode, index);
 
 		/* Who needs it asks again, and is told. */
 		if (IS_ERR(folio))
@@ -595,7 +613,21 @@ struct page **skua_pages_get(struct inode *inode, unsigned long long size)
 {
 	struct file file = { .f_inode = inode, .f_mapping = inode->i_mapping };
 	struct drm_gem_object obj = { .filp = &file, .size = size };
+	unsigned long index = 0, pages = size >> PAGE_SHIFT;
 
+	/* As that does, and as its pages are to be from the start. */
+	mapping_set_unevictable(inode->i_mapping);
+	/* It charges what is not there all at once: nothing then, or what has just gone. */
+	while (inode->i_mapping->nrpages < pages && index < pages &&
+	       !fatal_signal_pending(current)) {
+		struct folio *folio = skua_inode_read(inode, index);
+
+		/* It says so, too. */
+		if (IS_ERR(folio))
+			break;
+		index = folio_next_index(folio);
+		folio_put(folio);
+	}
 	return drm_gem_get_pages(&obj);
 }
 
@@ -692,6 +724,32 @@ struct dmem_cgroup_pool_state *skua_dmem_common_ancestor(struct dmem_cgroup_pool
 							 struct dmem_cgroup_pool_state *b)
 {
 	return dmem_cgroup_get_common_ancestor(a, b);
+}
+
+/*
+ * Who is beyond memory.high sleeps for that on the way to user mode. For much at once
+ * try_charge_memcg() has it sleep in the charge as well, for seconds, whatever it holds:
+ * between these two nothing was much yet. A worker never gets to user mode, and is not
+ * to sleep for one client when it works for the next.
+ */
+unsigned int skua_memcg_set_aside(void)
+{
+	unsigned int over = 0;
+
+#ifdef CONFIG_MEMCG
+	swap(over, current->memcg_nr_pages_over_high);
+#endif
+	return over;
+}
+
+void skua_memcg_put_back(unsigned int over)
+{
+#ifdef CONFIG_MEMCG
+	if (current->flags & PF_KTHREAD)
+		current->memcg_nr_pages_over_high = 0;
+	else
+		current->memcg_nr_pages_over_high += over;
+#endif
 }
 
 struct mem_cgroup *skua_memcg_get(void)

@@ -146,6 +146,8 @@ struct dmem_cgroup_pool_state *skua_dmem_common_ancestor(struct dmem_cgroup_pool
 struct mem_cgroup *skua_memcg_get(void);
 struct mem_cgroup *skua_memcg_set_active(struct mem_cgroup *group);
 void skua_memcg_put(struct mem_cgroup *group);
+unsigned int skua_memcg_set_aside(void);
+void skua_memcg_put_back(unsigned int over);
 
 /* include/linux/shrinker.h, include/linux/list_lru.h */
 struct skua_copies;

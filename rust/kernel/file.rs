@@ -43,8 +43,7 @@ pub(crate) fn is_shared<O: IntoGEMObject>(obj: &O) -> bool {
 /// Calls `f` with each object that `file` has a handle to, and whether others have it too (another
 /// client, or a dma-buf): what fdinfo's memory keys need.
 ///
-/// `f` runs under the file's table spin lock: it must not sleep, and must not drop what could be
-/// the last reference to an object.
+/// What gets a handle, or loses it, meanwhile may be missing. Process context, no locks held.
 ///
 /// # Examples
 ///
@@ -72,8 +71,8 @@ where
         data: *mut c_void,
     ) {
         // SAFETY: `data` is the closure that `for_each_object()` passes, borrowed exclusively for
-        // that call. The file's driver has one type of object, and the file holds a reference to
-        // it.
+        // that call. The file's driver has one type of object, and the caller holds a reference
+        // to it.
         unsafe { (*data.cast::<C>())(O::from_raw(obj), shared) }
     }
 
