@@ -539,7 +539,11 @@ impl Needed {
 /// may be in that: nobody is to leave for that.
 fn check_size(dev: &SkuaDevice, parent: &Device<Bound>, vm: &Vm) -> Result {
     let mut objects = KVVec::new();
-    vm.collect_objects(&mut objects)?;
+    // Who has the map may have it for as long as a client's control group has that wait, and all
+    // others wait for the turn.
+    if !vm.try_collect_objects(&mut objects)? {
+        return Ok(());
+    }
     objects.retain(|bo| bo.needs_vram() && !bo.is_dying() && vm.device().wants(bo));
     let key = |bo: &BoRef| core::ptr::from_ref(&**bo).addr();
     objects.sort_unstable_by_key(key);

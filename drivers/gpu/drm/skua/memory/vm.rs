@@ -319,12 +319,15 @@ impl Vm {
 
     /// Appends each object that something is mapped of, once for each mapping. `ENOMEM`.
     pub(crate) fn collect_objects(&self, objects: &mut KVVec<BoRef>) -> Result {
-        let MapGuard { map, .. } = &self.map();
-        objects.reserve(usize::try_from(map.len())?, client_flags())?;
-        for (_, mapping) in map.iter(ALL) {
-            objects.push(mapping.bo().clone(), client_flags())?;
+        collect(&self.map(), objects)
+    }
+
+    /// The same, and whether: not if somebody has the map, perhaps for long. `ENOMEM`.
+    pub(crate) fn try_collect_objects(&self, objects: &mut KVVec<BoRef>) -> Result<bool> {
+        match self.try_map() {
+            Some(locked) => collect(&locked, objects).map(|()| true),
+            None => Ok(false),
         }
-        Ok(())
     }
 
     /// Mappings, bytes mapped, mappings that are installed, and tables, for debugfs.
@@ -461,4 +464,13 @@ impl Drop for VmUse {
             self.0.leave();
         }
     }
+}
+
+/// Appends each object that something in a map is of, once for each mapping. `ENOMEM`.
+fn collect(MapGuard { map, .. }: &MapGuard<'_>, objects: &mut KVVec<BoRef>) -> Result {
+    objects.reserve(usize::try_from(map.len())?, client_flags())?;
+    for (_, mapping) in map.iter(ALL) {
+        objects.push(mapping.bo().clone(), client_flags())?;
+    }
+    Ok(())
 }

@@ -102,7 +102,18 @@ pub(super) struct MapGuard<'a> {
 impl Vm {
     /// The map, for the caller alone, without what was gone before.
     pub(super) fn map(&self) -> MapGuard<'_> {
-        let mut map = self.reached.map.lock();
+        self.guard(self.reached.map.lock())
+    }
+
+    /// The same, unless somebody has it, perhaps for long.
+    pub(super) fn try_map(&self) -> Option<MapGuard<'_>> {
+        Some(self.guard(self.reached.map.try_lock()?))
+    }
+
+    fn guard<'a>(
+        &'a self,
+        mut map: MutexGuard<'a, IntervalMap<KernelHeap, Mapping>>,
+    ) -> MapGuard<'a> {
         let gone = self.unmap_gone(&mut map);
         MapGuard {
             map,
