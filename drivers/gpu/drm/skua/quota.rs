@@ -173,6 +173,16 @@ impl Quota {
         })
     }
 
+    /// Whether this client, or its user, was charged something, and more is in use of what all may
+    /// have than `beyond` its limit.
+    pub(crate) fn is_overcharged(self: &Arc<Self>, beyond: u64) -> bool {
+        let is_charged = |quota: &Arc<Self>| quota.charged.load(Relaxed) > 0;
+        let mut parts = self.and_wholes().filter(|quota| quota.whole.is_some());
+        let all = self.and_wholes().last();
+        parts.any(is_charged)
+            && all.is_some_and(|all| all.used() > all.limit.saturating_add(beyond))
+    }
+
     /// What gives way to it where it has too much: at first what counts in it, and what others have
     /// of the whole if that leaves it less than them.
     pub(crate) fn givers(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {

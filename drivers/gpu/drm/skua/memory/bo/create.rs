@@ -111,7 +111,10 @@ pub(crate) fn create(
         return Err(EOPNOTSUPP);
     }
     // What others make room for is charged whether or not it fits: no more of that.
-    let has_too_much = || !clean_copy::make_room(dev, quota, 0);
+    // Nor by who is among those who have, together, more of it than VRAM has, which what comes
+    // back counts in for a moment, too.
+    let beyond = dev.hw.caps.vram_size.saturating_mul(2);
+    let has_too_much = || !clean_copy::make_room(dev, quota, 0) || quota.is_overcharged(beyond);
     if has_too_much() {
         return Err(ENOMEM);
     }

@@ -12,17 +12,17 @@ use nix::sys::eventfd::EventFd;
 use nix::unistd::{seteuid, Uid};
 use skua_selftests::cases::Cases;
 use skua_selftests::cgroup::MemoryGroup;
-use skua_selftests::client::{map, signal, wait};
+use skua_selftests::client::{map, signal, wait, wait_value as wait_for_value};
 use skua_selftests::function::Function;
-use skua_selftests::moving::alone;
+use skua_selftests::moving::{alone, both, press};
 use skua_selftests::race::Hold;
 use skua_selftests::raw::Child;
-use skua_selftests::rig::{fill, wait_value};
+use skua_selftests::rig::{fill, wait_value, write};
 use skua_selftests::software_timeline::SoftwareTimeline;
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
-use skua_uapi::DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY;
+use skua_uapi::{DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY, DRM_SKUA_OFFER_NORMAL};
 
 fn main() -> ExitCode {
     suite::main(tests![
@@ -31,10 +31,14 @@ fn main() -> ExitCode {
         one_user_leaves_others_as_much: 60,
         system_memory_of_one_client_is_limited: 60,
         one_user_leaves_others_system_memory: 120 at_rest,
+        evictions_of_several_users_are_limited: 120 at_rest,
         submissions_that_wait_are_limited: 120,
         binds_that_wait_are_limited: 120,
         what_a_client_has_made_is_charged_to_it: 120,
         nobody_waits_for_who_is_throttled: 240 at_rest,
+        nobody_waits_for_who_is_throttled_for_pages: 240 at_rest,
+        nobody_waits_for_the_turn_of_who_is_throttled: 240 at_rest,
+        destructions_behind_held_work_are_limited: 60,
         waits_do_not_hold_up_the_drivers_own_work: 120,
         vram_in_thousands_of_pieces_is_cleared: 240 at_rest,
     ])
@@ -203,6 +207,26 @@ fn one_user_leaves_others_system_memory() {
     drop(second);
 }
 
+/// What makes room for others counts beyond what all may have, by no more than VRAM has twice, and
+/// once for each user.
+fn evictions_of_several_users_are_limited() {
+    const PIECE: u64 = 16 << 20;
+    let node = Function::first().node().expect("a render node");
+    fs::set_permissions(node, Permissions::from_mode(0o666)).expect("chmod");
+    quiet();
+    let witness = Client::new();
+    let [memory, vram] = [Place::System, Place::Vram].map(|place| witness.region(place));
+    let make = |client: &Client| client.bo_create(PIECE, 0, both(client));
+    let hogs: [_; 3] = [65531, 65532, 65533].map(|user| take_all(user, Errno::ENOMEM, &make));
+    let used = witness.region(Place::System).used;
+    println!("{used} bytes of {}, and {} of VRAM", memory.size, vram.size);
+    assert!(used <= memory.size + (2 + hogs.len() as u64) * vram.size);
+    // Who has nothing there goes on.
+    let new = as_user(65534, || make(&Client::new()));
+    assert!(new.is_ok(), "{new:?}");
+    drop(hogs);
+}
+
 fn submissions_that_wait_are_limited() {
     let rig = Rig::new();
     let line = SoftwareTimeline::new();
@@ -346,6 +370,104 @@ fn nobody_waits_for_who_is_throttled() {
     let is_forgotten = || [before - 1, before + 1023].contains(&mappings());
     let is_forgotten = eventually(|| is_forgotten().then_some(()));
     assert!(is_forgotten.is_some(), "{before}, then {}", mappings());
+}
+
+/// As above, with the reservation of an address space, for each page of what was thrown away.
+fn nobody_waits_for_who_is_throttled_for_pages() {
+    const SIZE: u64 = 64 << 20;
+    let victim = Client::new();
+    let rig = alone();
+    let gate = rig.buffer(Place::System, 4096);
+    let system = 1 << rig.region(Place::System).id;
+    let [offered, doomed] = [(), ()].map(|()| {
+        let handle = rig.bo_create_in(rig.vm, SIZE, 0, system);
+        let handle = handle.expect("BO_CREATE");
+        rig.bound_at_will(handle, SIZE);
+        handle
+    });
+    assert_eq!(rig.offer(&[offered], DRM_SKUA_OFFER_NORMAL), Ok(()));
+    press();
+    let job = rig.start(Engine::Copy, &[wait_value(gate.va, 1)]);
+    assert_eq!(rig.destroy(&[doomed], 0), Ok(()));
+    let with = victim.region(Place::System).used;
+
+    let group = MemoryGroup::enter();
+    let directory = format!("/sys/fs/cgroup/skua-{}", std::process::id());
+    let charged = group.current();
+    let throttled = Child::start(|| {
+        fs::write(directory + "/memory.high", "0").expect("memory.high");
+        rig.reclaim(&[offered]) == Ok(vec![true])
+    });
+    fs::write("/sys/fs/cgroup/cgroup.procs", "0").expect("cgroup.procs");
+    let comes = || (group.current() > charged + (2 << 20)).then_some(());
+    assert!(eventually(comes).is_some(), "it reclaims nothing");
+
+    gate.cpu.write(0, 1);
+    let is_free = || (victim.region(Place::System).used < with - SIZE / 2).then_some(());
+    assert!(eventually(is_free).is_some(), "others' memory is kept");
+    assert_eq!(job.wait(), Ok(()));
+    assert!(throttled.wait(), "BO_RECLAIM");
+}
+
+/// As above, with its map, while its own work is to have its turn to page in.
+fn nobody_waits_for_the_turn_of_who_is_throttled() {
+    let rigs = [(); 3].map(|()| Rig::new().having_worked());
+    let vram = rigs[0].region(Place::Vram);
+    let size = vram.size * 3 / 5 / 4096 * 4096;
+    // One of these is in VRAM at a time: the last.
+    let [first, second, _] = rigs.each_ref().map(|rig| {
+        let handle = rig.bo_create(size, 0, 1 << vram.id).expect("BO_CREATE");
+        rig.bound_at_will(handle, size)
+    });
+    let small = rigs[0].bo(Place::System, 4096);
+    let ops: Vec<_> = (1..=4096)
+        .map(|n| map(small, 0, (1 << 40) + (n << 30), 4096))
+        .collect();
+    let group = MemoryGroup::enter();
+    let directory = format!("/sys/fs/cgroup/skua-{}", std::process::id());
+    let charged = group.current();
+    let throttled = Child::start(|| {
+        fs::write(directory + "/memory.high", "0").expect("memory.high");
+        let mut parts = ops.chunks(1024);
+        parts.all(|ops| rigs[0].bind(rigs[0].vm, ops, &[]).is_ok())
+    });
+    fs::write("/sys/fs/cgroup/cgroup.procs", "0").expect("cgroup.procs");
+    let goes_on = |charged: u64, bytes: u64| {
+        let more = || (group.current() > charged + bytes).then_some(());
+        eventually(more).is_some()
+    };
+    assert!(goes_on(charged, 2 << 20), "it binds nothing");
+
+    let own = Child::start(|| rigs[0].run(Engine::Copy, &[write(first, 1)]) == Ok(()));
+    thread::sleep(Duration::from_millis(500) * suite::patience());
+    assert_eq!(rigs[1].run(Engine::Copy, &[write(second, 1)]), Ok(()));
+    let goes_on = goes_on(group.current(), 1 << 20);
+    assert!(goes_on, "others had to wait for it");
+    throttled.kill();
+    throttled.wait();
+    assert!(own.wait(), "its own work");
+}
+
+/// Objects that others have, too, can be had and destroyed again, behind work that is held.
+fn destructions_behind_held_work_are_limited() {
+    let rig = Rig::new();
+    let shared = rig.bo(Place::System, 4096);
+    let shared = rig.export(shared).expect("PRIME_HANDLE_TO_FD");
+    let fence = rig.fence(0);
+    let held = rig.start_after(rig.copy, &[], &[wait_for_value(fence, 1)]);
+    let held = held.expect("SUBMIT");
+    let (destroyed, errno) = until_refused(|| {
+        let handle = rig.import(&shared).expect("PRIME_FD_TO_HANDLE");
+        rig.destroy(&[handle], 0).map(|()| handle)
+    });
+    assert_eq!((destroyed.len(), errno), (4096, Errno::ENOSPC));
+    // What was refused has its handle still.
+    let handle = rig.import(&shared).expect("PRIME_FD_TO_HANDLE");
+    assert!(rig.info(handle).is_ok());
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert_eq!(held.wait(), Ok(()));
+    let again = || rig.destroy(&[handle], 0).ok();
+    assert_eq!(eventually(again), Some(()));
 }
 
 /// How many mappings all clients have.
