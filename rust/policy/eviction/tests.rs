@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-use super::super::buddy::PageRange;
 use super::super::heap::OutOfMemory;
 use super::super::priority::Offer;
 use super::*;
@@ -22,11 +21,9 @@ struct Object {
     is_idle: bool,
     /// Refuses to leave, which nobody knows before.
     is_stuck: bool,
-    /// The CPU has it: what is out stays out.
-    is_locked: bool,
     /// In how many uses it is used again, if that is known.
     expected: Option<u32>,
-    blocks: Vec<PageRange>,
+    state: model::State,
 }
 
 /// An idle object of level normal that nothing holds.
@@ -40,9 +37,8 @@ fn object(number: u64, bytes: u64) -> Object {
         can_be_elsewhere: false,
         is_idle: true,
         is_stuck: false,
-        is_locked: false,
         expected: None,
-        blocks: Vec::new(),
+        state: model::State::default(),
     }
 }
 
