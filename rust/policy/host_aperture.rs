@@ -38,7 +38,7 @@
 use super::heap::{FallibleVec, Heap, OutOfMemory};
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 /// No page.
 const NIL: u32 = u32::MAX;

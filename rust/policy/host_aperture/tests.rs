@@ -16,11 +16,16 @@ fn shown(page: u64) -> Shown {
     }
 }
 
-/// What a caller does who wants to see a page of the segment; the page of the aperture.
-fn reveal(aperture: &mut TestAperture, gpu: &Recorder, page: u64) -> u32 {
-    if let Some(at) = aperture.find(page) {
+/// What a caller does who wants to see a page of the segment; the page of the aperture, and what is
+/// taken back for that.
+pub(crate) fn reveal(
+    aperture: &mut TestAperture,
+    gpu: &Recorder,
+    shown: Shown,
+) -> (u32, Option<Shown>) {
+    if let Some(at) = aperture.find(shown.page) {
         aperture.touch(at);
-        return at;
+        return (at, None);
     }
     let (at, old) = aperture.next().expect("a page");
     if old.is_some() {
@@ -30,13 +35,11 @@ fn reveal(aperture: &mut TestAperture, gpu: &Recorder, page: u64) -> u32 {
     assert_eq!(aperture.next(), Some((at, None)));
     let new = AperturePage {
         aperture: at,
-        segment: page,
+        segment: shown.page,
     };
     gpu.map_cpu_host_aperture(VRAM_SEGMENT, &[new]).unwrap();
-    aperture
-        .show(at, shown(page))
-        .expect("nothing is in its way");
-    at
+    aperture.show(at, shown).expect("nothing is in its way");
+    (at, old)
 }
 
 #[derive(Clone, Debug)]
@@ -83,7 +86,7 @@ proptest! {
                         model[from].remove(0);
                     }
                     model[list].push(page);
-                    let at = reveal(&mut aperture, &gpu, page);
+                    let (at, _) = reveal(&mut aperture, &gpu, shown(page));
                     let shown = gpu.aperture.borrow().get(&at).copied();
                     prop_assert_eq!(shown, Some(page));
                 }
@@ -177,7 +180,7 @@ fn memory_is_allocated_at_first_only() {
     let gpu = Recorder::default();
     fail_at(Some(0));
     for page in 0..100 {
-        reveal(&mut aperture, &gpu, page);
+        reveal(&mut aperture, &gpu, shown(page));
     }
     fail_at(None);
 }

@@ -3,15 +3,19 @@
 //! The memory manager, and random steps of its clients.
 //!
 //! What the driver asks the policy the policy decides here, too: who leaves and what becomes of it,
-//! which pages somebody gets, how much may be resident, and what work is over.
-//! The model is lists of objects and work, in which all that is looked up afresh each time; both must agree after every step. Memory is the tree's own allocator's.
+//! which pages somebody gets, how much may be resident, what work is over, and what the CPU sees.
+//! The model is lists of objects, work and mappings, in which all that is looked up afresh each
+//! time; both must agree after every step. Memory is the tree's own allocator's.
 
 use super::super::super::{
     buddy::{Buddy, PageCount, PageRange, Scattered},
     budget::{fair_share, level},
     heap::FallibleVec,
+    host_aperture::{tests::reveal, HostAperture, Shown, Taken},
     in_flight::{InFlight, PushError},
+    miniport::{Miniport, VRAM_SEGMENT},
     priority::Offer,
+    recorder::Recorder,
     relocation::{self, way, Way},
 };
 use super::*;
@@ -21,6 +25,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Pages of VRAM.
 const PAGES: u64 = 64;
+/// Pages of the CPU host aperture.
+const WINDOW: u32 = 8;
 const CLIENTS: usize = 4;
 const ENGINES: usize = 2;
 /// What an engine is given at once.
@@ -149,6 +155,8 @@ enum Step {
     Change(usize, Change),
     /// What is out comes back if there is room.
     ComeBack(usize),
+    /// The CPU accesses a page of it.
+    Fault(usize, u64),
     /// A client makes these resident once more; beyond its budget, too, if it cannot trim.
     MakeResident(usize, Vec<usize>, bool),
     /// Takes that back once.
@@ -196,6 +204,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => number().prop_map(Step::Use),
         16 => (number(), changes()).prop_map(|(number, change)| Step::Change(number, change)),
         2 => number().prop_map(Step::ComeBack),
+        6 => (number(), 0..PAGES).prop_map(|(number, page)| Step::Fault(number, page)),
         4 => (0..CLIENTS, some(), any::<bool>())
             .prop_map(|(client, some, beyond)| Step::MakeResident(client, some, beyond)),
         1 => (0..CLIENTS, some()).prop_map(|(client, some)| Step::Evict(client, some)),
@@ -245,6 +254,11 @@ struct Gpu {
     engines: [InFlight<StdHeap, u64>; ENGINES],
     /// Of each of them what it uses.
     work: BTreeMap<u64, BTreeSet<u64>>,
+    /// What the CPU host aperture shows, and what the device was told of that.
+    window: HostAperture<StdHeap>,
+    device: Recorder,
+    /// By the user of a page, which page of the aperture the CPU has mapped there.
+    mapped: BTreeMap<u64, u32>,
     /// The next number of an object, or of work.
     next: u64,
 }
@@ -257,6 +271,9 @@ impl Gpu {
             out: Vec::new(),
             engines: [(); ENGINES].map(|()| InFlight::new(DEPTH, 1).expect("memory")),
             work: BTreeMap::new(),
+            window: HostAperture::new(WINDOW).expect("memory"),
+            device: Recorder::default(),
+            mapped: BTreeMap::new(),
             next: 1,
         }
     }
@@ -325,8 +342,18 @@ impl Gpu {
         Ok(())
     }
 
-    /// What `object` has of VRAM is free.
+    /// What `object` has of VRAM is free, and the CPU does not see it any more.
     fn free(&mut self, object: &Object) -> Checked {
+        for page in object.state.pages() {
+            let Some(at) = self.window.find(page) else {
+                continue;
+            };
+            let shown = self.window.hide(at);
+            let mapped = shown.and_then(|shown| self.mapped.remove(&shown.user));
+            prop_assert_eq!(mapped, Some(at));
+            let told = self.device.unmap_cpu_host_aperture(VRAM_SEGMENT, &[at]);
+            prop_assert!(told.is_ok());
+        }
         for block in &object.state.blocks {
             prop_assert_eq!(self.pages.free(*block), Ok(()));
         }
@@ -532,6 +559,32 @@ impl Gpu {
         Ok(())
     }
 
+    /// The CPU accesses the page of an object that is in VRAM.
+    fn fault(&mut self, object: usize, page: u64) -> Checked {
+        let Some(object) = self.one(object).filter(|object| !object.is_offered()) else {
+            return Ok(());
+        };
+        let page = page % object.bytes;
+        let user = object.number * PAGES + page;
+        let is_locked = object.state.is_locked;
+        let Some(page) = object.state.pages().nth(page as usize) else {
+            return Ok(());
+        };
+        let shown = Shown { page, user };
+        let (at, old) = reveal(&mut self.window, &self.device, shown);
+        if let Some(old) = old {
+            prop_assert_eq!(self.mapped.remove(&old.user), Some(at));
+        }
+        self.mapped.insert(user, at);
+        self.window.hold(at, is_locked);
+        // No page is shown twice, shows two, or is behind the last one.
+        let other = Shown { page: PAGES, user };
+        for other in [(at, other), (WINDOW, other), ((at + 1) % WINDOW, shown)] {
+            prop_assert_eq!(self.window.show(other.0, other.1), Err(Taken));
+        }
+        Ok(())
+    }
+
     fn step(&mut self, step: Step) -> Checked {
         match step {
             Step::Make(pages, need, level) => {
@@ -567,6 +620,7 @@ impl Gpu {
                 prop_assert_eq!(queue.renumber(|_| false), Ok(()));
                 prop_assert!(!queue.iter().any(|(id, work)| is_guilty(id, work)));
             }
+            Step::Fault(object, page) => self.fault(object, page)?,
             Step::ComeBack(number) => {
                 let free = self.pages.free_pages().0;
                 let fits = |object: &&mut Object| object.is_out() && object.bytes <= free;
@@ -581,8 +635,15 @@ impl Gpu {
                 }
             }
             Step::Change(number, change) => {
-                if let Some(object) = self.one(number) {
-                    object.change(change);
+                let Some(object) = self.one(number) else {
+                    return Ok(());
+                };
+                object.change(change);
+                let object = object.clone();
+                for page in object.state.pages() {
+                    if let Some(at) = self.window.find(page) {
+                        self.window.hold(at, object.state.is_locked);
+                    }
                 }
             }
         }
@@ -608,22 +669,24 @@ impl Gpu {
         numbers.sort_unstable();
         prop_assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
         let holders = Holders::of(&self.memory).expect("no error");
-        let used = self.users()?.iter().flatten().count() as u64;
+        let users = self.users()?;
+        let used = users.iter().flatten().count() as u64;
         prop_assert_eq!(self.pages.free_pages().0, PAGES - used);
         prop_assert_eq!(holders.sums().iter().sum::<u64>(), used);
         self.check_content()?;
         self.check_budgets()?;
-        self.check_work()
+        self.check_work()?;
+        self.check_aperture(&users)
     }
 
-    /// Who has each page of VRAM: by its number, if anybody; nobody has one that another has.
+    /// Who has each page of VRAM: by [`Shown::user`], if anybody; nobody has one that another has.
     fn users(&self) -> Checked<Vec<Option<u64>>> {
         let mut users = vec![None; PAGES as usize];
         for object in &self.memory.objects {
             let pages: Vec<u64> = object.state.pages().collect();
             prop_assert_eq!(pages.len() as u64, object.bytes);
-            for page in pages {
-                prop_assert_eq!(users[page as usize].replace(object.number), None);
+            for (user, page) in (object.number * PAGES..).zip(pages) {
+                prop_assert_eq!(users[page as usize].replace(user), None);
             }
         }
         Ok(users)
@@ -665,6 +728,33 @@ impl Gpu {
         prop_assert!(dying.iter().all(|object| used.contains(&object.number)));
         let numbers = dying.iter().chain(&live).map(|object| object.number);
         prop_assert!(used.is_subset(&numbers.collect()));
+        Ok(())
+    }
+
+    /// Each page of the aperture that shows something shows the CPU what it has mapped there, and
+    /// what the CPU has locked is taken last.
+    fn check_aperture(&self, users: &[Option<u64>]) -> Checked {
+        let shown = self.device.aperture.borrow();
+        prop_assert_eq!(shown.len(), self.window.used() as usize);
+        prop_assert_eq!(shown.len(), self.mapped.len());
+        for (at, page) in &*shown {
+            prop_assert!(*at < WINDOW);
+            prop_assert_eq!(self.window.find(*page), Some(*at));
+            let user = users[*page as usize].expect("what nobody has is not shown");
+            prop_assert_eq!(self.mapped.get(&user), Some(at));
+            let is_locked = self.memory.find(&(user / PAGES)).state.is_locked;
+            prop_assert_eq!(self.window.is_held(*at), is_locked);
+        }
+        let is_held = |at: &u32| self.window.is_held(*at);
+        match self.window.next() {
+            Some((at, None)) => prop_assert!(at < WINDOW && !shown.contains_key(&at)),
+            Some((at, old)) => {
+                prop_assert_eq!(shown.len(), WINDOW as usize);
+                prop_assert_eq!(shown.get(&at).copied(), old.map(|old| old.page));
+                prop_assert!(!is_held(&at) || shown.keys().all(is_held));
+            }
+            None => prop_assert!(false, "it has pages"),
+        }
         Ok(())
     }
 }
