@@ -8,7 +8,7 @@ use skua_spec::fault::Reason;
 use skua_spec::isa::{Instruction, Op};
 
 use crate::fault::Fault;
-use crate::program::wave::{lanes, Issue, Lanes, Wave, LANES};
+use crate::program::wave::{ascend, lanes, Issue, Lanes, Wave, LANES};
 
 /// The range of an access of `N` bytes at `offset`. A fault names no address: the offset is none.
 fn slot<const N: usize>(shared: &mut [u8], offset: u32) -> Result<&mut [u8; N], Fault> {
@@ -21,8 +21,8 @@ fn slot<const N: usize>(shared: &mut [u8], offset: u32) -> Result<&mut [u8; N], 
         .ok_or(Fault::plain(Reason::SharedRange))
 }
 
-/// What all threads of a wave access, if each one accesses what is behind the one before it, all
-/// with good alignment.
+/// What the threads access, if there are all that a wave can have and each one accesses what is
+/// behind the one before it, all with good alignment.
 #[inline(always)]
 fn stream<'s, const N: usize>(
     shared: &'s mut [u8],
@@ -30,39 +30,41 @@ fn stream<'s, const N: usize>(
     i: &Instruction,
     mask: u32,
 ) -> Option<&'s mut [u8]> {
-    let mut differs = 0;
-    for (l, base_of) in base.iter().enumerate() {
-        // CAST: below 256.
-        differs |= base_of.wrapping_sub(base[0]) ^ (l * N) as u32;
-    }
     let first = base[0].wrapping_add(i.imm) as usize;
-    if mask != u32::MAX || differs != 0 || first % N != 0 {
+    if !ascend(base, mask, N) || first % N != 0 {
         return None;
     }
     shared.get_mut(first..first + LANES * N)
 }
 
-/// Loads `N` bytes for each thread.
+/// Loads `N` bytes for each thread: `put` writes `rd`, or the pair it is the low half of.
 #[inline(always)]
 fn load_each<const N: usize>(
     shared: &mut [u8],
-    base: &Lanes,
+    wave: &mut Wave,
     i: &Instruction,
     issue: &Issue<'_>,
-    mut put: impl FnMut(usize, [u8; N]),
+    put: impl Fn(&mut u32, &mut u32, [u8; N]),
 ) -> Result<(), Fault> {
+    let base = wave.register(i.ra);
     if issue.once {
         let value = *slot(shared, base[0].wrapping_add(i.imm))?;
-        (0..LANES).for_each(|l| put(l, value));
-        return Ok(());
-    }
-    if let Some(all) = stream::<N>(shared, base, i, issue.mask) {
-        let values = all.chunks_exact(N).filter_map(|chunk| chunk.first_chunk());
-        values.enumerate().for_each(|(l, value)| put(l, *value));
-        return Ok(());
-    }
-    for l in lanes(issue.mask) {
-        put(l, *slot(shared, base[l].wrapping_add(i.imm))?);
+        let (out, high) = wave.results(i);
+        (0..LANES).for_each(|l| put(&mut out[l], &mut high[l], value));
+    } else if let Some(all) = stream::<N>(shared, base, i, issue.mask) {
+        let (out, high) = wave.results(i);
+        for (l, chunk) in all.chunks_exact(N).enumerate() {
+            if let Some(value) = chunk.first_chunk() {
+                put(&mut out[l], &mut high[l], *value);
+            }
+        }
+    } else {
+        let base = *base;
+        let (out, high) = wave.results(i);
+        for l in lanes(issue.mask) {
+            let value = slot(shared, base[l].wrapping_add(i.imm))?;
+            put(&mut out[l], &mut high[l], *value);
+        }
     }
     Ok(())
 }
@@ -77,8 +79,9 @@ fn store_each<const N: usize>(
     value: impl Fn(usize) -> [u8; N],
 ) -> Result<(), Fault> {
     if let Some(all) = stream::<N>(shared, base, i, mask) {
-        let slots = all.chunks_exact_mut(N).enumerate();
-        slots.for_each(|(l, slot)| slot.copy_from_slice(&value(l)));
+        for (l, slot) in all.chunks_exact_mut(N).enumerate() {
+            slot.copy_from_slice(&value(l));
+        }
         return Ok(());
     }
     for l in lanes(mask) {
@@ -95,28 +98,26 @@ pub(crate) fn load(
     i: &Instruction,
     issue: &Issue<'_>,
 ) -> Result<(), Fault> {
-    let base = *wave.register(i.ra);
-    let (out, high) = wave.results(i);
     // CAST: sign extension, and halves of a 64-bit value.
     match i.op {
-        Op::LdsU8 => load_each(shared, &base, i, issue, |l, value| {
-            out[l] = u8::from_le_bytes(value).into();
+        Op::LdsU8 => load_each(shared, wave, i, issue, |out, _, value| {
+            *out = u8::from_le_bytes(value).into();
         }),
-        Op::LdsS8 => load_each(shared, &base, i, issue, |l, value| {
-            out[l] = i32::from(i8::from_le_bytes(value)) as u32;
+        Op::LdsS8 => load_each(shared, wave, i, issue, |out, _, value| {
+            *out = i32::from(i8::from_le_bytes(value)) as u32;
         }),
-        Op::LdsU16 => load_each(shared, &base, i, issue, |l, value| {
-            out[l] = u16::from_le_bytes(value).into();
+        Op::LdsU16 => load_each(shared, wave, i, issue, |out, _, value| {
+            *out = u16::from_le_bytes(value).into();
         }),
-        Op::LdsS16 => load_each(shared, &base, i, issue, |l, value| {
-            out[l] = i32::from(i16::from_le_bytes(value)) as u32;
+        Op::LdsS16 => load_each(shared, wave, i, issue, |out, _, value| {
+            *out = i32::from(i16::from_le_bytes(value)) as u32;
         }),
-        Op::Lds64 => load_each(shared, &base, i, issue, |l, value| {
+        Op::Lds64 => load_each(shared, wave, i, issue, |out, high, value| {
             let value = u64::from_le_bytes(value);
-            (out[l], high[l]) = (value as u32, (value >> 32) as u32);
+            (*out, *high) = (value as u32, (value >> 32) as u32);
         }),
-        _ => load_each(shared, &base, i, issue, |l, value| {
-            out[l] = u32::from_le_bytes(value);
+        _ => load_each(shared, wave, i, issue, |out, _, value| {
+            *out = u32::from_le_bytes(value);
         }),
     }
 }

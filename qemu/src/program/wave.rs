@@ -76,6 +76,21 @@ fn lowest(values: &Lanes, mask: u32) -> u32 {
     })
 }
 
+/// Whether there are all threads that a wave can have, and each one has `step` more than the one
+/// before it.
+#[inline(always)]
+pub(crate) fn ascend(values: &Lanes, mask: u32, step: usize) -> bool {
+    // That it is thread 0 is not known to the compiler, which would leave that one out and have
+    // vectors begin between those that were stored.
+    let first = values[mask.trailing_zeros() as usize % LANES];
+    let mut differs = !mask;
+    for (l, value) in values.iter().enumerate() {
+        // CAST: below 256.
+        differs |= value.wrapping_sub(first) ^ (l * step) as u32;
+    }
+    differs == 0
+}
+
 /// All ones for each thread in `mask`.
 #[inline(always)]
 fn spread(mask: u32) -> Lanes {
