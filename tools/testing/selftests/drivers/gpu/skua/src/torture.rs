@@ -597,12 +597,12 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// Has eight processes at work, and nothing of them stays.
+/// Has eight processes do so many deeds each, and nothing of them stays.
 ///
 /// # Panics
 ///
 /// If one has found a wrong byte, or a call that failed.
-pub fn eight_processes() {
+pub fn eight_processes(deeds: u32) {
     quiet();
     let observer = Client::new();
     let before = Witness::settled(&observer);
@@ -612,7 +612,7 @@ pub fn eight_processes() {
             Child::start(move || {
                 let name = format!("process {number}");
                 let player = Player::new(name, seed << 8 | number, number % 2 == 0);
-                player.play(rounds(120));
+                player.play(rounds(deeds));
                 true
             })
         })

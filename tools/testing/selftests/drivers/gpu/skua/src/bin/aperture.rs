@@ -80,7 +80,7 @@ fn row_0_18_row_0_24_no_more_is_locked_than_there_are_pages() {
 }
 
 fn everything_at_once_in_eight_processes() {
-    torture::eight_processes();
+    torture::eight_processes(120);
 }
 
 fn row_0_24_locks_of_many_threads_have_no_more_than_there_is() {

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use skua_selftests::{aperture, suite, tests};
+use skua_selftests::{aperture, suite, tests, torture};
 
 fn main() -> ExitCode {
     suite::main(tests![
@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         row_0_25_no_byte_of_a_neighbour_is_seen: 60 at_rest,
         row_0_25_offsets_in_a_page_are_the_same: 60 at_rest,
         row_0_26_it_works_at_once_and_after_a_bind: 60 at_rest,
+        everything_at_once_in_eight_processes: 300,
     ])
 }
 
@@ -65,4 +66,8 @@ fn row_0_26_it_works_at_once_and_after_a_bind() {
 
 fn row_0_18_row_0_24_no_more_is_locked_than_there_are_pages() {
     aperture::no_more_is_locked_than_there_are_pages();
+}
+
+fn everything_at_once_in_eight_processes() {
+    torture::eight_processes(40);
 }

@@ -748,5 +748,5 @@ fn killed_processes_leave_nothing() {
 }
 
 fn everything_at_once_in_eight_processes() {
-    torture::eight_processes();
+    torture::eight_processes(120);
 }

@@ -188,5 +188,5 @@ fn what_can_never_fit_moves_nobody() {
 }
 
 fn everything_at_once_in_eight_processes() {
-    torture::eight_processes();
+    torture::eight_processes(120);
 }
