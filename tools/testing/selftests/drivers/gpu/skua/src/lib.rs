@@ -22,7 +22,7 @@
 //! - [`calls`]: what the kernel called for it; [`events`]: what the driver traced; [`kernel_log`]:
 //!   what the kernel logged;
 //! - [`loss`]: a GPU that goes away; [`power`]: a guest that sleeps;
-//! - [`aperture`], [`asleep`]: tests of several programs;
+//! - [`aperture`], [`asleep`], [`wddm_memory`]: tests of several programs;
 //! - [`table`], [`witness`]: bad arguments, and what they must not change.
 
 #![deny(unsafe_code)]
@@ -56,6 +56,7 @@ pub mod table;
 pub mod torture;
 pub mod uevents;
 pub mod unpreempted;
+pub mod wddm_memory;
 pub mod wddm_rig;
 pub mod witness;
 

@@ -5,20 +5,26 @@
 //! Everything here panics if the driver refuses it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use skua_spec::command::Command;
 use wddm::{
-    Adapter, Allocation, AllocationDesc, Context, Device, EngineKind, MakeResidentFlags,
-    MonitoredFence, PagingQueue,
+    Adapter, Allocation, AllocationDesc, Context, Device, DeviceState, EngineKind,
+    MakeResidentFlags, MapDesc, Mapping, MonitoredFence, Paging, PagingQueue, ReserveDesc, Status,
 };
 
 use crate::client::PATIENCE;
-use crate::rig::wait_value;
+use crate::moving::evict_all;
+use crate::rig::{copy, wait_value, write};
 use crate::suite;
 
 /// The GPU's smallest page, in bytes.
 pub const PAGE: u64 = 4096;
+/// WDDM's unit of reservations.
+pub const UNIT: u64 = 65536;
+/// Bytes.
+pub const MIB: u64 = 1 << 20;
 
 /// A time limit: against hanging, not a measure.
 pub fn patience() -> Duration {
@@ -201,4 +207,107 @@ pub fn read(allocation: &Allocation, offset: usize) -> u64 {
     let value = map.read(offset).expect("a value");
     allocation.unlock2().expect("Unlock2");
     value
+}
+
+/// A paging queue of its device.
+#[track_caller]
+pub fn queue(rig: &Rig) -> PagingQueue {
+    PagingQueue::create(&rig.device).expect("a paging queue")
+}
+
+/// An allocation that may be in either place.
+pub fn movable(rig: &Rig, size: u64) -> Allocation {
+    let adapter = rig.device.adapter();
+    let both = adapter.vram() | adapter.system();
+    Allocation::create(&rig.device, &AllocationDesc::new(size, both)).expect("an allocation")
+}
+
+/// Addresses that nothing is mapped at.
+#[track_caller]
+pub fn reserve(rig: &Rig, size: u64) -> u64 {
+    let desc = ReserveDesc {
+        size,
+        ..ReserveDesc::default()
+    };
+    let adapter = rig.device.adapter();
+    adapter.reserve_gpu_virtual_address(&desc).expect("a range")
+}
+
+/// Maps, and waits until it is done; tells where.
+#[track_caller]
+pub fn map(queue: &PagingQueue, desc: &MapDesc<&Allocation>) -> u64 {
+    let (va, paging) = queue.map_gpu_virtual_address(desc).expect("a mapping");
+    finish(queue, paging);
+    va
+}
+
+/// Waits until a paging operation is done.
+#[track_caller]
+pub fn finish(queue: &PagingQueue, paging: Paging) {
+    assert!([Status::SUCCESS, Status::PENDING].contains(&paging.status));
+    assert_eq!(queue.fence().wait(paging.fence_value, patience()), Ok(()));
+}
+
+/// All of an allocation, mapped from `base` on.
+pub fn at(base: u64, allocation: &Allocation) -> MapDesc<&Allocation> {
+    MapDesc {
+        base,
+        ..MapDesc::all_of(allocation)
+    }
+}
+
+/// Has the GPU write a word, and waits.
+#[track_caller]
+pub fn gpu_write(rig: &Rig, va: u64, value: u64) {
+    rig.start(&rig.copy, &[write(va, value)]);
+    rig.finish(&rig.copy);
+}
+
+/// What the GPU reads there.
+#[track_caller]
+pub fn gpu_read(rig: &Rig, va: u64) -> u64 {
+    let out = rig.system(PAGE);
+    rig.start(&rig.copy, &[copy(va, out.gpu_va(), PAGE)]);
+    rig.finish(&rig.copy);
+    read(&out, 0)
+}
+
+/// Has the GPU access an address, and expects the device to be lost for that.
+#[track_caller]
+pub fn expect_fault(rig: &Rig, va: u64, value: u64) {
+    rig.start(&rig.copy, &[write(va, value)]);
+    let fence = MonitoredFence::create(&rig.device, 0);
+    // The device may be in error by now.
+    let ended = fence.and_then(|fence| {
+        rig.copy.signal_from_gpu(&[(&fence, 1)])?;
+        fence.wait(1, patience())
+    });
+    assert_eq!(ended, Err(Status::DEVICE_REMOVED));
+    match rig.device.state() {
+        DeviceState::PageFault(fault) => assert_eq!(fault.address, va),
+        state => panic!("{state:?}"),
+    }
+}
+
+/// A rig, and 4 MiB more than half of video memory that is not resident: 4 MiB at first.
+pub fn more_than_half(rig: Rig) -> (Rig, PagingQueue, [Allocation; 2]) {
+    let half = vram_size(rig.device.adapter()) / 2;
+    let allocations = [4 * MIB, half].map(|size| {
+        let desc = AllocationDesc::new(size, rig.device.adapter().vram()).hidden();
+        Allocation::create(&rig.device, &desc).expect("an allocation")
+    });
+    let queue = queue(&rig);
+    (rig, queue, allocations)
+}
+
+/// What may be in video memory alone, and is locked while it is not there.
+#[track_caller]
+pub fn locked_out(rig: &Rig) -> (Allocation, Arc<Mapping>) {
+    let desc = AllocationDesc::new(MIB, rig.device.adapter().vram()).hidden();
+    let hidden = Allocation::create(&rig.device, &desc).expect("an allocation");
+    let cpu = suite::eventually(|| {
+        evict_all();
+        hidden.lock2(0).ok()
+    });
+    (hidden, cpu.expect("Lock2 of what is out"))
 }
