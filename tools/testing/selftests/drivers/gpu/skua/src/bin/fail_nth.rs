@@ -43,11 +43,14 @@ fn main() -> ExitCode {
     suite::main(tests![
         queries: 300,
         objects: 600,
+        destruction_behind_held_work: 600,
         mappings_of_the_cpu: 600,
         residency: 600,
         room_in_vram: 600,
+        residency_that_must_succeed: 600,
         less_than_a_group_has: 600,
         locks: 300,
+        residency_behind_locks: 600,
         offers: 600,
         devices: 300,
         address_spaces: 600,
@@ -585,6 +588,29 @@ fn objects() {
     );
 }
 
+/// It is deferred until that is over, or will never be.
+fn destruction_behind_held_work() {
+    run(
+        Subject::new,
+        &[Step {
+            name: "BO_DESTROY behind work that is held",
+            prepare: |s| {
+                if s.within.get() == 0 {
+                    s.within.set(holder(s).expect("held work"));
+                }
+                dying(s);
+            },
+            call: |s| s.gone(s.rig.destroy(&[s.made.get()], 0)),
+            undo: |s, object| {
+                let object = u32::try_from(object).expect("a handle");
+                assert_eq!(s.rig.info(object).err(), Some(Errno::ENOENT));
+                assert_eq!(s.rig.context_destroy(s.within.replace(0)), Ok(()));
+            },
+            ..STEP
+        }],
+    );
+}
+
 /// All pages that an object has are read; a sum of that.
 fn read_all(cpu: &Mapping) -> u64 {
     (0..cpu.len())
@@ -777,6 +803,51 @@ fn room_in_vram() {
     );
 }
 
+/// A device with explicit residency that has not failed, while all is out.
+fn demanding(subject: &Subject) {
+    let device = subject.made.get();
+    if device != 0 && status(subject, device) != DRM_SKUA_CONTEXT_ACTIVE {
+        assert_eq!(subject.rig.device_destroy(device), Ok(()));
+        subject.made.set(0);
+    }
+    let flags = DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY;
+    subject.make(|| subject.rig.device_create(flags));
+    subject.leave();
+}
+
+fn status(subject: &Subject, device: u32) -> u32 {
+    let state = subject.rig.device_state(device);
+    state.expect("DEVICE_STATE").status
+}
+
+/// Or the device has failed, and says so; nothing else has.
+fn residency_that_must_succeed() {
+    const MUST: u32 =
+        DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER | DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED;
+    run(
+        Subject::new,
+        &[Step {
+            name: "MAKE_RESIDENT that must succeed",
+            errnos: &[Errno::ECANCELED],
+            prepare: demanding,
+            call: |s| {
+                let (device, movable, signals) = (s.made.get(), s.movable(), s.signals());
+                let bytes = s.rig.begin_resident_for(device, MUST, &movable, &signals);
+                bytes.map_err(|(errno, _)| {
+                    let has_failed = status(s, device) == DRM_SKUA_CONTEXT_OUT_OF_MEMORY;
+                    assert_eq!(has_failed, errno == Errno::ECANCELED, "{errno}");
+                    errno
+                })
+            },
+            undo: |s, bytes| {
+                assert_eq!(bytes, 0);
+                s.signalled();
+                arrived(s, s.made.get());
+            },
+        }],
+    );
+}
+
 /// A single failure is no reason for a group to have more than it may.
 fn less_than_a_group_has() {
     run(
@@ -825,6 +896,74 @@ fn locks() {
                     s.make(|| s.rig.lock(s.hidden).map(|_| s.hidden));
                 },
                 call: |s| s.gone(s.rig.unlock(s.made.get())),
+                ..STEP
+            },
+        ],
+    );
+}
+
+/// An object for VRAM alone that is locked while it is out.
+fn locked_out(subject: &Subject) -> u32 {
+    let vram = 1 << subject.rig.region(Place::Vram).id;
+    let handle = subject.rig.bo_create(SIZE, 0, vram).expect("BO_CREATE");
+    let locked = eventually(|| {
+        evict_all();
+        subject.rig.lock(handle).ok()
+    });
+    assert!(locked.is_some(), "it stays in VRAM");
+    handle
+}
+
+/// MAKE_RESIDENT that waits for the unlock, and is to reach the next value.
+fn begin_resident(subject: &Subject, handle: u32) -> Result<u64, Errno> {
+    let next = [signal_value(subject.fence, subject.promised.get() + 1)];
+    let device = subject.explicit;
+    let bytes = subject.rig.begin_resident_for(device, 0, &[handle], &next);
+    bytes.map_err(|(errno, _)| errno)
+}
+
+/// What was locked out is unlocked, and there; it goes.
+fn there(subject: &Subject, handle: u32) {
+    let next = subject.promised.get() + 1;
+    subject.promised.set(next);
+    assert!(subject.rig.fence_gets(subject.fence, next));
+    assert_eq!(place(&subject.rig, handle), Place::Vram);
+    let evicted = subject.rig.evict_for(subject.explicit, &[handle]);
+    assert_eq!((evicted, subject.rig.close(handle)), (Ok(()), Ok(())));
+}
+
+fn residency_behind_locks() {
+    run(
+        Subject::new,
+        &[
+            Step {
+                name: "MAKE_RESIDENT of what is locked out",
+                prepare: |s| {
+                    if s.within.get() == 0 {
+                        s.within.set(locked_out(s));
+                    }
+                },
+                call: |s| begin_resident(s, s.within.get()),
+                undo: |s, bytes| {
+                    assert_eq!(bytes, 0);
+                    let handle = s.within.replace(0);
+                    let next = s.promised.get() + 1;
+                    assert!(!s.rig.fence_has(s.fence, next), "it is locked");
+                    assert_eq!(s.rig.unlock(handle), Ok(()));
+                    there(s, handle);
+                },
+                ..STEP
+            },
+            Step {
+                name: "BO_UNLOCK of what residency waits for",
+                prepare: |s| {
+                    s.make(|| {
+                        let handle = locked_out(s);
+                        begin_resident(s, handle).map(|_| handle)
+                    });
+                },
+                call: |s| s.gone(s.rig.unlock(s.made.get())),
+                undo: |s, handle| there(s, u32::try_from(handle).expect("a handle")),
                 ..STEP
             },
         ],
@@ -1054,14 +1193,17 @@ fn address_spaces() {
 }
 
 /// A context with work that is held.
+fn holder(subject: &Subject) -> Result<u32, Errno> {
+    let context = subject.rig.new_context(Engine::Compute);
+    let never = [wait_value(subject.fence, u64::MAX - 1)];
+    let commands = subject.commands(9);
+    subject.rig.submit(context, &commands, &never)?;
+    Ok(context)
+}
+
+/// Such a context is what is destroyed.
 fn holding(subject: &Subject) {
-    subject.make(|| {
-        let context = subject.rig.new_context(Engine::Compute);
-        let never = [wait_value(subject.fence, u64::MAX - 1)];
-        let commands = subject.commands(9);
-        subject.rig.submit(context, &commands, &never)?;
-        Ok(context)
-    });
+    subject.make(|| holder(subject));
 }
 
 fn contexts() {
