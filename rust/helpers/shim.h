@@ -240,5 +240,8 @@ void skua_trace_fault(struct drm_device *dev, unsigned int engine, unsigned int 
 _Bool skua_trace_no_room_is_on(void);
 void skua_trace_no_room(struct drm_device *dev, const char *region, unsigned long long bytes,
 			_Bool needed, const unsigned long long held[SKUA_HELD]);
+void skua_trace_no_quota(struct drm_device *dev, const char *quota, const char *of,
+			 unsigned long long units, unsigned long long used,
+			 unsigned long long excess);
 
 #endif /* SKUA_SHIM_H */

@@ -132,3 +132,9 @@ void skua_trace_no_room(struct drm_device *dev, const char *region, u64 bytes, b
 {
 	trace_skua_no_room(dev, region, bytes, needed, held);
 }
+
+void skua_trace_no_quota(struct drm_device *dev, const char *quota, const char *of, u64 units,
+			 u64 used, u64 excess)
+{
+	trace_skua_no_quota(dev, quota, of, units, used, excess);
+}

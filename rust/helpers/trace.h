@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Tracepoints of a submission's life, of memory's moves, and of faults and resets. The fields are
- * those of the stable gpu_scheduler events: dev, engine, fence=context:seqno.
+ * Tracepoints of a submission's life, of memory's moves, of faults and resets, and of what clients
+ * are refused. The fields are those of the stable gpu_scheduler events: dev, engine,
+ * fence=context:seqno.
  */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM skua
@@ -9,6 +10,7 @@
 #if !defined(SKUA_TRACE_H) || defined(TRACE_HEADER_MULTI_READ)
 #define SKUA_TRACE_H
 
+#include <linux/sched.h>
 #include <linux/tracepoint.h>
 
 #include <drm/drm_device.h>
@@ -409,6 +411,37 @@ TRACE_EVENT(skua_no_room,
 		  __get_str(dev), __get_str(region), __entry->bytes, __entry->needed,
 		  __entry->held[0], __entry->held[1], __entry->held[2], __entry->held[3],
 		  __entry->held[4], __entry->held[5], __entry->held[6])
+);
+
+/*
+ * More units of a quota were asked for than are left: what it is of, whose it is (client, user or
+ * all), the process that asked, how much is used, and by how much that would be too much.
+ */
+TRACE_EVENT(skua_no_quota,
+	TP_PROTO(struct drm_device *drm, const char *quota, const char *of, u64 units, u64 used,
+		 u64 excess),
+	TP_ARGS(drm, quota, of, units, used, excess),
+	TP_STRUCT__entry(
+		__string(dev, dev_name(drm->dev))
+		__string(quota, quota)
+		__string(of, of)
+		__field(int, pid)
+		__field(u64, units)
+		__field(u64, used)
+		__field(u64, excess)
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+		__assign_str(quota);
+		__assign_str(of);
+		__entry->pid = task_tgid_nr(current);
+		__entry->units = units;
+		__entry->used = used;
+		__entry->excess = excess;
+	),
+	TP_printk("dev=%s, quota=%s, of=%s, pid=%d, units=%llu, used=%llu, excess=%llu",
+		  __get_str(dev), __get_str(quota), __get_str(of), __entry->pid, __entry->units,
+		  __entry->used, __entry->excess)
 );
 
 #endif /* SKUA_TRACE_H */

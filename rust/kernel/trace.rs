@@ -2,7 +2,7 @@
 
 //! The tracepoints of `rust/helpers/trace.h`: `skua:skua_submit`, `_start`, `_paging`, `_resume`,
 //! `_packet`, `_depend`, `_signal`, `_await`, `_move`, `_memory`, `_preempt`, `_preempted`,
-//! `_reset`, `_adapter_reset`, `_lost`, `_done`, `_fault`, `_no_room`.
+//! `_reset`, `_adapter_reset`, `_lost`, `_done`, `_fault`, `_no_room`, `_no_quota`.
 //!
 //! A tracepoint that is off costs a call and a static branch.
 //!
@@ -320,6 +320,29 @@ pub(crate) fn no_room<D: drm::Driver>(
             bytes,
             needed,
             held.as_ptr(),
+        );
+    }
+}
+
+/// The running process asked for `units` more of the quota `of` somebody of `what`, of which `used`
+/// are used already; that would be `excess` too many.
+pub(crate) fn no_quota<D: drm::Driver>(
+    dev: &drm::Device<D>,
+    what: &CStr,
+    of: &CStr,
+    units: u64,
+    used: u64,
+    excess: u64,
+) {
+    // SAFETY: The device is valid, and the names are strings.
+    unsafe {
+        shim::skua_trace_no_quota(
+            device::as_raw(dev),
+            what.as_char_ptr(),
+            of.as_char_ptr(),
+            units,
+            used,
+            excess,
         );
     }
 }

@@ -466,7 +466,7 @@ impl Gpu {
         let limit = MAX_VMS.min(1 << caps.asid_bits.min(16));
         let first = u32::from(PAGING_ASID).saturating_add(1);
         let asids = IdSlots::new(first, limit)?;
-        let system = Quota::new(system_limit)?;
+        let system = Quota::of_all(c"system", system_limit)?;
         let asid_count = limit.saturating_sub(first);
         let users = Users::new(&system, asid_count, MAX_CONTEXTS, MAX_EXPLICIT)?;
         let aperture = host_aperture::window(&caps)?;

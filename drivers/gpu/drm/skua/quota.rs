@@ -9,7 +9,7 @@
 //! What a client has its user has, and what a user has there is in all:
 //!
 //! ```text
-//!  Quota::new        all of it        its limit
+//!  Quota::of_all     all of it        its limit
 //!      ▲
 //!  of_user           a user's         as much as is left for others (policy::fair_share)
 //!      ▲
@@ -18,13 +18,19 @@
 //!    Share           an object's
 //! ```
 //!
+//! [`Quota::of_file`] is a file's that is a part of nothing. A refusal is told by the tracepoint
+//! `skua_no_quota`.
+//!
 //! Who may override limits of resources (`CAP_SYS_RESOURCE`) takes what is left for others, too.
 //!
 //! What is *charged* and not taken counts for the client and its user, who may have less to take
 //! then; of what all may have it leaves the others as much as there was.
 
 use crate::{
-    ext::capability,
+    ext::{
+        capability,
+        trace, //
+    },
     policy::fair_share, //
 };
 use core::{
@@ -35,6 +41,7 @@ use core::{
     ops::Sub, //
 };
 use kernel::{
+    drm,
     prelude::*,
     sync::{
         atomic::{
@@ -66,6 +73,10 @@ pub(crate) struct QuotaId(usize);
 
 /// A limit, in a unit that its owner says.
 pub(crate) struct Quota {
+    /// What there may be so much of.
+    what: &'static CStr,
+    /// Whose it is: `all`, `user` or `client`.
+    of: &'static CStr,
     /// Units that may be in use; never changes.
     limit: u64,
     /// Units of the shares that were taken; at most `limit`.
@@ -81,8 +92,16 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    fn make(limit: u64, whole: Option<&Arc<Self>>, is_fair: bool) -> Result<Arc<Self>> {
+    fn make(
+        what: &'static CStr,
+        of: &'static CStr,
+        limit: u64,
+        whole: Option<&Arc<Self>>,
+        is_fair: bool,
+    ) -> Result<Arc<Self>> {
         let quota = Self {
+            what,
+            of,
             limit,
             taken: Atomic::new(0),
             charged: Atomic::new(0),
@@ -97,19 +116,24 @@ impl Quota {
         Ok(Arc::new(quota, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// A quota of `limit` units, of which none is used. `ENOMEM`.
-    pub(crate) fn new(limit: u64) -> Result<Arc<Self>> {
-        Self::make(limit, None, false)
+    /// What all have of `what`: up to `limit` units, of which none is used. `ENOMEM`.
+    pub(crate) fn of_all(what: &'static CStr, limit: u64) -> Result<Arc<Self>> {
+        Self::make(what, c"all", limit, None, false)
     }
 
     /// A user's part of this one, which has no limit but what is fair. `ENOMEM`.
     pub(crate) fn of_user(self: &Arc<Self>) -> Result<Arc<Self>> {
-        Self::make(u64::MAX, Some(self), true)
+        Self::make(self.what, c"user", u64::MAX, Some(self), true)
     }
 
     /// A client's part, up to `limit` units, of this one, its user's. `ENOMEM`.
     pub(crate) fn of_client(self: &Arc<Self>, limit: u64) -> Result<Arc<Self>> {
-        Self::make(limit, Some(self), false)
+        Self::make(self.what, c"client", limit, Some(self), false)
+    }
+
+    /// What a client has with one file of `what`, which counts nowhere else. `ENOMEM`.
+    pub(crate) fn of_file(what: &'static CStr, limit: u64) -> Result<Arc<Self>> {
+        Self::make(what, c"client", limit, None, false)
     }
 
     /// Its own as long as it exists; never the default.
@@ -205,18 +229,32 @@ impl Quota {
         }
     }
 
-    /// Takes `units`; [`None`] if that is more than is left of it, or of what it is a part of.
-    /// Process context.
-    pub(crate) fn take(self: &Arc<Self>, units: u64) -> Option<Share> {
+    /// Takes `units`; [`None`] if that is more than is left of it, or of what it is a part of,
+    /// which is traced for `dev`. Process context.
+    pub(crate) fn take<D: drm::Driver>(
+        self: &Arc<Self>,
+        dev: &drm::Device<D>,
+        units: u64,
+    ) -> Option<Share> {
+        let taken = self.try_take(units);
+        let tell = |full: &&Arc<Self>| {
+            let (used, excess) = (full.used(), full.excess(units));
+            trace::no_quota(dev, full.what, full.of, units, used, excess);
+        };
+        taken.inspect_err(tell).ok()
+    }
+
+    /// Takes `units`, or says what has too few left.
+    fn try_take(self: &Arc<Self>, units: u64) -> Result<Share, &Arc<Self>> {
         // First: what it may not have is not taken from others for a moment.
-        if self.and_wholes().any(|quota| quota.excess(units) > 0) {
-            return None;
+        if let Some(full) = self.and_wholes().find(|quota| quota.excess(units) > 0) {
+            return Err(full);
         }
         for (at, quota) in self.and_wholes().enumerate() {
             if !quota.add(units) {
                 let added = self.and_wholes().take(at);
                 added.for_each(|quota| sub(&quota.taken, units));
-                return None;
+                return Err(quota);
             }
         }
         let share = Share {
@@ -225,8 +263,8 @@ impl Quota {
             is_charged: false,
         };
         // Behind the count, which others see already: of two at a time both may be refused.
-        let is_fair = self.and_wholes().all(|quota| quota.excess(0) == 0);
-        is_fair.then_some(share)
+        let unfair = self.and_wholes().find(|quota| quota.excess(0) > 0);
+        unfair.map_or(Ok(share), Err)
     }
 
     /// Takes `units`, whether or not they are left: what the owner did not ask for.

@@ -104,9 +104,9 @@ impl Users {
         explicit: u32,
     ) -> Result<impl PinInit<Self> + use<>> {
         let all = Quotas {
-            vms: Quota::new(vms.into())?,
-            contexts: Quota::new(contexts.into())?,
-            explicit: Quota::new(explicit.into())?,
+            vms: Quota::of_all(c"vms", vms.into())?,
+            contexts: Quota::of_all(c"contexts", contexts.into())?,
+            explicit: Quota::of_all(c"explicit", explicit.into())?,
             system: system.clone(),
         };
         Ok(pin_init!(Self {

@@ -103,11 +103,11 @@ pub(crate) struct Publisher {
 
 impl Publisher {
     /// One for `signals`, of a client with `quota`. `ENOSPC` if that is used up, `ENOMEM`.
-    pub(crate) fn new(signals: Signals, quota: &Arc<Quota>) -> Result<Self> {
+    pub(crate) fn new(dev: &SkuaDevice, signals: Signals, quota: &Arc<Quota>) -> Result<Self> {
         let callback = match signals.has_values() {
             false => None,
             true => {
-                let share = Some(quota.take(1).ok_or(ENOSPC)?);
+                let share = Some(quota.take(dev, 1).ok_or(ENOSPC)?);
                 let pledge = Arc::pin_init(
                     pin_init!(Pledge {
                         state <- new_spinlock!(State {

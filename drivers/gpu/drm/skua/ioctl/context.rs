@@ -87,7 +87,7 @@ impl File {
         if !exists || args.flags != 0 {
             return Err(EINVAL);
         }
-        let place = this.context_quota.take(1).ok_or(ENOSPC)?;
+        let place = this.context_quota.take(dev, 1).ok_or(ENOSPC)?;
         let (context, handle) = {
             let class = this.class.lock();
             let level = scheduler::Level::NORMAL.within(*class);

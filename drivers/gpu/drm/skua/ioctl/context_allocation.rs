@@ -111,7 +111,7 @@ impl File {
         if let Some(context) = &context {
             context.check(UNLIMITED)?;
         }
-        let share = this.allocation_quota.take(1).ok_or(ENOSPC)?;
+        let share = this.allocation_quota.take(dev, 1).ok_or(ENOSPC)?;
         let owner = context.as_ref().and_then(|context| context.slot());
         let wanted = AllocationArgs {
             size: args.size,

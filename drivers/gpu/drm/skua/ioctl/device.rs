@@ -53,7 +53,7 @@ impl File {
         }
         let explicit = match args.flags {
             0 => None,
-            _ => Some(this.explicit_quota.take(1).ok_or(ENOSPC)?),
+            _ => Some(this.explicit_quota.take(dev, 1).ok_or(ENOSPC)?),
         };
         args.device = devices.insert(ClientDevice::new(dev, explicit)?)?;
         Ok(0)

@@ -143,7 +143,7 @@ impl File {
         make: impl FnOnce() -> Result<Arc<MonitoredFence>>,
     ) -> Result<u32> {
         device.check()?;
-        let share = self.fence_quota.take(1).ok_or(ENOSPC)?;
+        let share = self.fence_quota.take(&self.dev, 1).ok_or(ENOSPC)?;
         let fence = make()?;
         let owner = Owner::new(device.id(), &fence)?;
         let handle = Arc::new(
@@ -325,7 +325,7 @@ impl File {
 
     /// `DRM_IOCTL_SKUA_FENCE_EVENTFD`
     pub(crate) fn fence_eventfd(
-        _dev: &Device,
+        dev: &Device,
         _data: &Data<'_>,
         args: &mut drm_skua_fence_eventfd,
         file: &SkuaFile,
@@ -334,7 +334,7 @@ impl File {
         let handle = this.fence(args.fence)?;
         handle.check()?;
         let eventfd = EventFd::find(args.eventfd)?;
-        let share = this.eventfd_quota.take(1).ok_or(ENOSPC)?;
+        let share = this.eventfd_quota.take(dev, 1).ok_or(ENOSPC)?;
         if handle.fence.is_crowded() {
             return Err(ENOSPC);
         }

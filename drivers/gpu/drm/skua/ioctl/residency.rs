@@ -69,7 +69,7 @@ impl File {
         if !waits.is_empty() {
             return Err(EINVAL);
         }
-        let publisher = Publisher::new(signals, &file.inner().pledge_quota)?;
+        let publisher = Publisher::new(dev, signals, &file.inner().pledge_quota)?;
         watch_budget(dev, file, &device, args.device);
         let not_trim = args.flags & NOT_TRIM != 0;
         let excess = &mut args.bytes_to_trim;
@@ -80,7 +80,7 @@ impl File {
             }
             if !publisher.is_idle() {
                 let this = file.inner();
-                pending = Some(PendingMemory::new(&this.locks, &this.pending_quota)?);
+                pending = Some(PendingMemory::new(dev, &this.locks, &this.pending_quota)?);
             }
             Ok(pending.is_some())
         };

@@ -123,7 +123,7 @@ impl File {
             return Err(EINVAL);
         }
         device.check()?;
-        let place = this.vm_quota.take(1).ok_or(ENOSPC)?;
+        let place = this.vm_quota.take(dev, 1).ok_or(ENOSPC)?;
         let vm = Vm::new(dev, data.parent(), &device, place, &this.system_quota)?;
         let handle = this.vms.lock().insert(vm.clone());
         if handle.is_err() {

@@ -227,6 +227,6 @@ pub(crate) fn make_room(dev: &SkuaDevice, quota: &Arc<Quota>, bytes: u64) -> boo
 
 /// Does what [`Quota::take`] does with a quota of system memory of `dev`; copies make room.
 pub(crate) fn take(dev: &SkuaDevice, quota: &Arc<Quota>, bytes: u64) -> Option<Share> {
-    let take = || quota.take(bytes);
+    let take = || quota.take(dev, bytes);
     take().or_else(|| make_room(dev, quota, bytes).then(take).flatten())
 }

@@ -142,10 +142,10 @@ pub(crate) struct PendingMemory {
 
 impl PendingMemory {
     /// For the client with `locks`. `ENOSPC` if it has no more of its `quota`; `ENOMEM`.
-    pub(crate) fn new(locks: &Claims, quota: &Arc<Quota>) -> Result<Self> {
+    pub(crate) fn new(dev: &SkuaDevice, locks: &Claims, quota: &Arc<Quota>) -> Result<Self> {
         Ok(Self {
             client: key_of(locks),
-            share: quota.take(1).ok_or(ENOSPC)?,
+            share: quota.take(dev, 1).ok_or(ENOSPC)?,
             operation: UniqueArc::new_uninit(client_flags())?,
             node: RBTreeNodeReservation::new(client_flags())?,
         })

@@ -161,7 +161,7 @@ impl Deferral {
             _kept: KVVec::new(),
             refused: None,
             _share: match handles.iter().any(|(_, bo)| gem::is_foreign(&**bo)) {
-                true => Some(deferrals.take(1).ok_or(ENOSPC)?),
+                true => Some(deferrals.take(dev, 1).ok_or(ENOSPC)?),
                 false => None,
             },
         };

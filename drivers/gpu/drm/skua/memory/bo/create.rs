@@ -203,7 +203,7 @@ impl Paged {
         size: u64,
         args: BoArgs,
     ) -> Result<Self> {
-        let take = || quota.take(size).ok_or(ENOMEM);
+        let take = || quota.take(dev, size).ok_or(ENOMEM);
         let mut patience = eviction::patience();
         let mut again = |_| {
             dev.destroyer.settle(dev, &mut patience)?;

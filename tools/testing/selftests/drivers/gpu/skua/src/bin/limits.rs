@@ -13,6 +13,7 @@ use nix::unistd::{seteuid, Uid};
 use skua_selftests::cases::Cases;
 use skua_selftests::cgroup::MemoryGroup;
 use skua_selftests::client::{map, signal, wait, wait_value as wait_for_value};
+use skua_selftests::events::Trace;
 use skua_selftests::function::Function;
 use skua_selftests::moving::{alone, both, press};
 use skua_selftests::race::Hold;
@@ -26,6 +27,7 @@ use skua_uapi::{DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY, DRM_SKUA_OFFER_NORMAL};
 
 fn main() -> ExitCode {
     suite::main(tests![
+        what_is_refused_is_traced: 60,
         contexts_of_one_client_are_limited: 60,
         address_spaces_of_one_client_are_limited: 60,
         one_user_leaves_others_as_much: 60,
@@ -54,6 +56,47 @@ fn until_refused(mut make: impl FnMut() -> Result<u32, Errno>) -> (Vec<u32>, Err
         }
         assert!(made.len() < 100_000, "there is no limit");
     }
+}
+
+fn what_is_refused_is_traced() {
+    quiet();
+    let node = Function::first().node().expect("a render node");
+    fs::set_permissions(node, Permissions::from_mode(0o666)).expect("chmod");
+    let trace = Trace::of(&["skua_no_quota"]);
+    // The last refusal: of which quota, whose, units, used and excess.
+    let told = |what: &str| {
+        let events = trace.events();
+        let event = events.last().unwrap_or_else(|| panic!("{what}: no event"));
+        println!("# {what}: {event:?}");
+        assert_eq!(event.get("dev"), Function::first().address);
+        assert_eq!(event.get("pid"), std::process::id().to_string(), "{what}");
+        let names = ["quota", "of"].map(|name| event.get(name).to_owned());
+        let numbers = ["units", "used", "excess"].map(|name| event.get(name).parse::<u64>());
+        (names, numbers.map(|number| number.expect("a number")))
+    };
+    let client = Client::new();
+    let (fences, errno) = until_refused(|| client.fence_create(0));
+    assert_eq!(errno, Errno::ENOSPC);
+    let names = |what: &str, of: &str| [what, of].map(str::to_owned);
+    let most = fences.len() as u64;
+    assert_eq!(told("fences"), (names("fences", "client"), [1, most, 1]));
+    let (vms, errno) = until_refused(|| client.vm_create());
+    assert_eq!(errno, Errno::ENOSPC);
+    let most = vms.len() as u64;
+    assert_eq!(told("a client"), (names("vms", "client"), [1, most, 1]));
+    // Of a user of whose clients none has too many.
+    let vm = |client: &Client| client.vm_create();
+    let (clients, taken) = take_all(65533, Errno::ENOSPC, &vm);
+    let expected = (names("vms", "user"), [1, taken as u64, 1]);
+    assert_eq!(told("a user"), expected);
+    drop(clients);
+    let bytes = client.region(Place::System).size + 4096;
+    let refused = client.try_bo(Place::System, bytes).err();
+    assert_eq!(refused, Some(Errno::ENOMEM));
+    let (names, [units, used, excess]) = told("system memory");
+    assert_eq!(names, ["system", "client"]);
+    let most = (bytes - 4096) / 2;
+    assert_eq!((units, excess), (bytes, used + bytes - most));
 }
 
 fn contexts_of_one_client_are_limited() {

@@ -74,7 +74,7 @@ fn lives(events: &[Event]) -> Vec<(String, Vec<&str>, Option<i32>)> {
 }
 
 /// Every event, and what it tells beside the device.
-const FORMATS: [(&str, &[&str]); 18] = [
+const FORMATS: [(&str, &[&str]); 19] = [
     ("skua_adapter_reset", &[]),
     (
         "skua_await",
@@ -101,6 +101,10 @@ const FORMATS: [(&str, &[&str]); 18] = [
             "bytes",
             "clean",
         ],
+    ),
+    (
+        "skua_no_quota",
+        &["quota", "of", "pid", "units", "used", "excess"],
     ),
     ("skua_no_room", &["region", "bytes", "needed", "held"]),
     (
