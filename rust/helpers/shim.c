@@ -311,6 +311,30 @@ void skua_file_visit_objects(struct drm_file *file, void *data, skua_visit_fn vi
 	}
 }
 
+/* The process is the one that uses the file, not the one that opened it. */
+void skua_drm_visit_clients(struct drm_device *dev, void *data, skua_client_fn visit)
+{
+	struct drm_file *file;
+
+	mutex_lock(&dev->filelist_mutex);
+	list_for_each_entry(file, &dev->filelist, lhead) {
+		char name[TASK_COMM_LEN] = "?";
+		struct task_struct *task;
+		struct pid *pid;
+		int number;
+
+		rcu_read_lock();
+		pid = rcu_dereference(file->pid);
+		task = pid_task(pid, PIDTYPE_TGID);
+		if (task)
+			get_task_comm(name, task);
+		number = pid_vnr(pid);
+		rcu_read_unlock();
+		visit(file, file->client_id, number, name, data);
+	}
+	mutex_unlock(&dev->filelist_mutex);
+}
+
 /*
  * drm_gem_object_funcs.mmap: page frame mappings that a fault fills. Called by
  * drm_gem_mmap_obj(), and by drm_gem_prime_mmap() for an exported buffer.

@@ -106,6 +106,11 @@ struct drm_gem_object *skua_gem_lru_behind(struct drm_device *dev, struct drm_ge
 typedef void (*skua_visit_fn)(struct drm_gem_object *obj, _Bool shared, void *data);
 void skua_file_visit_objects(struct drm_file *file, void *data, skua_visit_fn visit);
 
+/* include/drm/drm_file.h, the loop of drm_clients_info(); name has 16 bytes at most */
+typedef void (*skua_client_fn)(struct drm_file *file, unsigned long long id, int pid,
+			       const char *name, void *data);
+void skua_drm_visit_clients(struct drm_device *dev, void *data, skua_client_fn visit);
+
 /* include/linux/mm.h */
 unsigned int skua_fault_reserve(struct vm_fault *vmf, struct drm_gem_object *obj);
 unsigned long skua_fault_page(struct vm_fault *vmf, struct drm_gem_object *obj);

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What [`drm::File`] does not offer: a client's objects, and the C structure for this folder.
+//! What [`drm::File`] does not offer: a device's clients, what objects one has, and the C structure
+//! for this folder.
 
-use super::shim;
+use super::{
+    device,
+    shim, //
+};
 use kernel::{
     bindings,
     drm::{
@@ -82,6 +86,61 @@ where
             as_raw(file),
             (&raw mut f).cast(),
             Some(visit::<D::Object, C>),
+        );
+    }
+}
+
+/// A client, as the DRM core knows it.
+pub(crate) struct Client<'a, F: drm::file::DriverFile> {
+    /// Its open file.
+    pub(crate) file: &'a drm::File<F>,
+    /// `drm-client-id` of its fdinfo.
+    pub(crate) id: u64,
+    /// The process that uses the file, as the calling one sees it; 0 if it does not.
+    pub(crate) pid: i32,
+    /// The process' name, or `?` if it has ended.
+    pub(crate) name: &'a CStr,
+}
+
+/// Calls `f` with each client that has a file of `dev` open, under the core's mutex of files.
+pub(crate) fn for_each_client<F, D, C>(dev: &drm::Device<D>, mut f: C)
+where
+    F: drm::file::DriverFile<Driver = D>,
+    D: drm::Driver<File = F>,
+    C: FnMut(Client<'_, F>),
+{
+    /// Calls the closure.
+    ///
+    /// # Safety
+    ///
+    /// `file` must be of a device whose driver has files of `F`, and stay for this call; `name`
+    /// must be a string that stays for this call, and `data` an exclusively borrowed `C`.
+    unsafe extern "C" fn visit<F: drm::file::DriverFile, C: FnMut(Client<'_, F>)>(
+        file: *mut bindings::drm_file,
+        id: u64,
+        pid: c_int,
+        name: *const c_char,
+        data: *mut c_void,
+    ) {
+        // SAFETY: The file is in the device's list, whose mutex is held: it is open, of `F`, and
+        // not freed before it has left the list. The name is a string on the caller's stack, and
+        // `data` the closure that `for_each_client()` passes, borrowed exclusively for that call.
+        unsafe {
+            (*data.cast::<C>())(Client {
+                file: drm::File::from_raw(file),
+                id,
+                pid,
+                name: CStr::from_char_ptr(name),
+            });
+        }
+    }
+
+    // SAFETY: The device is valid; `visit` is called, during this call only, with `f`.
+    unsafe {
+        shim::skua_drm_visit_clients(
+            device::as_raw(dev),
+            (&raw mut f).cast(),
+            Some(visit::<F, C>),
         );
     }
 }

@@ -25,6 +25,7 @@
 //!
 //! ```text
 //! mmap_lock
+//! the core's filelist_mutex      who shows all clients
 //! File::class                    mutex, allocates
 //! File::devices, vms, contexts,  mutexes, allocate
 //! fences, allocations

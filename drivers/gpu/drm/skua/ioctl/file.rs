@@ -246,6 +246,14 @@ impl File {
         }
     }
 
+    /// Calls `f` with the number of each device, the client's own first, and it.
+    pub(crate) fn for_each_device(&self, mut f: impl FnMut(u32, &ClientDevice)) {
+        f(0, &self.own);
+        let devices = self.devices.lock();
+        let numbered = (1..).zip(devices.0.iter());
+        numbered.for_each(|(number, device)| device.iter().for_each(|it| f(number, it)));
+    }
+
     /// The client's handle of `bo` is gone: it claims nothing of it any more.
     pub(crate) fn forget(&self, bo: &Bo) {
         residency::forget(&self.own, &self.dev, bo);

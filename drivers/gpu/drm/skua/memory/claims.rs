@@ -135,6 +135,13 @@ impl Claims {
         self.bytes.load(Relaxed)
     }
 
+    /// Calls `f` with each object that is claimed, and how often. `f` runs under a spin lock, and
+    /// must not drop what could be the last reference to an object.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(&Bo, u32)) {
+        let counts = self.counts.lock();
+        counts.values().for_each(|claim| f(&claim.bo, claim.count));
+    }
+
     /// Has nothing be claimed any more.
     pub(crate) fn close(&self) {
         let all = {

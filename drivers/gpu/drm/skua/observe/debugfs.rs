@@ -5,6 +5,7 @@
 //! | file | what it shows |
 //! |---|---|
 //! | `regions` | memory regions: size, use, what is clean of the free, the allocator's free blocks; host aperture: pages; holders; who is next |
+//! | `residents` | what is resident for a device of a client's: client, process, device, where it is, bytes, how often it was made so |
 //! | `gart` | pages of the aperture segment that show memory: number, bus address, whether snooped |
 //! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables, binds that are held |
 //! | `entries` | entries of pages in address spaces: of system memory, snooped and not, and others |
@@ -25,6 +26,7 @@
 use crate::{
     ext::{
         drm_driver::DebugfsFile,
+        file,
         gem,
         printer::SeqPrinter, //
     },
@@ -69,7 +71,10 @@ use crate::{
 };
 use core::fmt::Write as _;
 use kernel::{
-    drm::Registered,
+    drm::{
+        gem::BaseObject,
+        Registered, //
+    },
     prelude::*,
     sync::atomic::{
         Acquire,
@@ -90,6 +95,10 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
             let aperture = Aperture::whole(dev, parent);
             holders("aperture", &aperture, gart::free_bytes(dev), out)
         },
+    },
+    DebugfsFile {
+        name: c"residents",
+        show: |dev, out| residents(dev, out),
     },
     DebugfsFile {
         name: c"gart",
@@ -188,14 +197,18 @@ fn turn(switch: &Atomic<bool>, out: &mut SeqPrinter<'_>) -> Result {
     writeln!(out, "{}", u32::from(is_on)).map_err(full)
 }
 
+fn name_of(region: u32) -> &'static str {
+    match region {
+        REGION_VRAM => "vram0",
+        REGION_APERTURE => "aperture",
+        _ => "system",
+    }
+}
+
 fn regions(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt::Result {
-    for (name, region) in [
-        ("system", REGION_SYSTEM),
-        ("vram0", REGION_VRAM),
-        ("aperture", REGION_APERTURE),
-    ] {
+    for region in [REGION_SYSTEM, REGION_VRAM, REGION_APERTURE] {
         let (size, used) = dev.region_usage(region);
-        writeln!(out, "{}: size {} used {}", name, size, used)?;
+        writeln!(out, "{}: size {} used {}", name_of(region), size, used)?;
     }
     {
         let aperture = dev.host_aperture.lock();
@@ -252,6 +265,29 @@ fn holders(
         }
     }
     Ok(())
+}
+
+fn residents(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
+    let mut result = Ok(());
+    file::for_each_client(dev, |client| {
+        client.file.inner().for_each_device(|number, device| {
+            device.residents().for_each(|bo, times| {
+                let line = writeln!(
+                    out,
+                    "client {} pid {} device {}: {} {} times {} ({})",
+                    client.id,
+                    client.pid,
+                    number,
+                    name_of(bo.region()),
+                    bo.size(),
+                    times,
+                    client.name.to_str().unwrap_or("?")
+                );
+                result = result.and(line.map_err(full));
+            });
+        });
+    });
+    result
 }
 
 fn gart_pages(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {

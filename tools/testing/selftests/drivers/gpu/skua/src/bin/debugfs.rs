@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use skua_selftests::client::{map, signal};
 use skua_selftests::function::Function;
-use skua_selftests::moving::with_holders;
+use skua_selftests::moving::{resident, with_holders};
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, fill, wait_value, write};
 use skua_selftests::suite::eventually;
@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         the_files_are_there_with_and_without_clients,
         regions_agree_with_the_query,
         regions_tell_what_holds_vram_and_who_is_next: 60 at_rest,
+        residents_show_who_has_what_where,
         vms_show_what_is_bound,
         contexts_show_their_status,
         row_4_11_without_an_answer_of_the_device_there_is_an_address_space_for_paging,
@@ -36,7 +37,15 @@ fn main() -> ExitCode {
     ])
 }
 
-const FILES: [&str; 6] = ["regions", "vms", "contexts", "rings", "zap", "counters"];
+const FILES: [&str; 7] = [
+    "regions",
+    "residents",
+    "vms",
+    "contexts",
+    "rings",
+    "zap",
+    "counters",
+];
 
 #[track_caller]
 fn read(file: &str) -> String {
@@ -77,7 +86,8 @@ fn the_files_are_there_with_and_without_clients() {
     quiet();
     let empty = FILES.map(read);
     let rig = Rig::new();
-    let _buffers = Place::ALL.map(|place| rig.buffer(place, 1 << 20));
+    let buffers = Place::ALL.map(|place| rig.buffer(place, 1 << 20));
+    resident(&rig, &buffers.map(|buffer| buffer.handle));
     let full = FILES.map(read);
     for ((file, empty), full) in FILES.iter().zip(&empty).zip(&full) {
         if *file != "rings" {
@@ -134,6 +144,43 @@ fn regions_tell_what_holds_vram_and_who_is_next() {
             .collect();
         assert_eq!(next, expected, "{text}");
     });
+}
+
+fn residents_show_who_has_what_where() {
+    quiet();
+    let [client, other] = [(); 2].map(|()| Client::new());
+    let device = client.device_create(DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY);
+    let device = device.expect("DEVICE_CREATE");
+    let system = client.bo(Place::System, 8192);
+    let [vram, others] = [&client, &other].map(|client| client.bo(Place::Vram, 1 << 20));
+    for _ in 0..2 {
+        assert_eq!(client.make_resident_for(device, 0, &[vram]), Ok(0));
+    }
+    resident(&client, &[system]);
+    resident(&other, &[others]);
+    let name = std::fs::read_to_string("/proc/self/comm").expect("comm");
+    let line = |client: &Client, rest: &str| {
+        let id = client.fdinfo().number("drm-client-id");
+        let (id, pid) = (id.expect("drm-client-id"), std::process::id());
+        format!("client {id} pid {pid} device {rest} ({})", name.trim())
+    };
+    let mut expected = [
+        line(&client, "0: system 8192 times 1"),
+        line(&client, &format!("{device}: vram0 1048576 times 2")),
+        line(&other, "0: vram0 1048576 times 1"),
+    ];
+    let lines = || {
+        let text = read("residents");
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    expected.sort();
+    assert_eq!(lines(), expected);
+    assert_eq!(client.evict(&[system]), Ok(()));
+    drop(other);
+    let left = [line(&client, &format!("{device}: vram0 1048576 times 2"))];
+    assert_eq!(lines(), left);
 }
 
 fn vms_show_what_is_bound() {
@@ -416,7 +463,7 @@ fn reading_all_files_under_load() {
         for _ in 0..suite::rounds(100) {
             for file in FILES {
                 assert!(
-                    !read(file).is_empty() || file == "vms" || file == "contexts",
+                    !read(file).is_empty() || ["residents", "vms", "contexts"].contains(&file),
                     "{file}"
                 );
             }
