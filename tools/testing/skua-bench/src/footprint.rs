@@ -29,9 +29,11 @@ const STEPS: [usize; 9] = [1024, 1280, 1536, 1792, 2048, 2304, 2560, 2816, 3072]
 const FEW: [usize; 8] = [448, 512, 576, 640, 704, 768, 832, 896];
 /// Of these, so many for each client, which may have 256 with those of the rig.
 const OF_A_CLIENT: usize = 224;
-/// Bytes of a buffer object, and where the first is mapped: each next to the one before.
+/// Bytes of a buffer object, and where the first is mapped: each next to the one before, or where
+/// a page table is its own.
 const PAGE: u64 = 4096;
 const BASE: u64 = 1 << 40;
+const TABLE: u64 = 2 << 20;
 /// Guest time after which nothing is on its way to be freed any more: kernels batch what RCU frees
 /// for up to five seconds. The CPU idles meanwhile, so that this is no time at all.
 const SETTLE: Duration = Duration::from_secs(12);
@@ -45,6 +47,15 @@ pub fn measure(rig: &mut Rig, report: &mut Report) -> Result<()> {
     let bo = |rig: &Rig, place: Placements| {
         Bo::create(&rig.device, PAGE, place, BoFlags::empty()).context("BO_CREATE")
     };
+    // Each so many bytes behind the one before.
+    let mapped = |place: Placements, apart: u64| {
+        let vm = Vm::create(&rig.device)?;
+        readings(rig, &STEPS, |n| {
+            let bo = bo(rig, place)?;
+            vm.map(&bo, BASE + n as u64 * apart, Access::ReadWrite)?;
+            Ok(bo)
+        })
+    };
     settle(rig)?;
     // Each is open, and the usual limit is 1024.
     let (current, maximum) = (Some(4096), Some(4096));
@@ -57,14 +68,10 @@ pub fn measure(rig: &mut Rig, report: &mut Report) -> Result<()> {
     ] {
         let alone = readings(rig, &STEPS, |_| bo(rig, place))?;
         fill(report, name, &alone)?;
-        let vm = Vm::create(&rig.device)?;
-        let mapped = readings(rig, &STEPS, |n| {
-            let bo = bo(rig, place)?;
-            vm.map(&bo, BASE + n as u64 * PAGE, Access::ReadWrite)?;
-            Ok(bo)
-        })?;
-        fill(report, &format!("{name}.mapped"), &mapped)?;
+        fill(report, &format!("{name}.mapped"), &mapped(place, PAGE)?)?;
     }
+    let alone = mapped(rig.device.system(), TABLE)?;
+    pages(report, "memory.bo.system.mapped.off", &alone)?;
     let most = FEW.last().copied().unwrap_or(0);
     let clients = (0..most.div_ceil(OF_A_CLIENT))
         .map(|_| Device::open_first().context("another client"))
@@ -146,21 +153,29 @@ fn jobs(rig: &mut Rig) -> Result<Vec<(usize, Usage)>> {
     Ok(readings)
 }
 
+fn line(readings: &[(usize, Usage)], bytes: impl Fn(&Usage) -> u64) -> Result<Line> {
+    // CAST: far below 2^53.
+    let point = |(count, usage): &(usize, Usage)| (*count as f64, bytes(usage) as f64);
+    let points: Vec<_> = readings.iter().map(point).collect();
+    Line::through(&points).context("too few readings")
+}
+
+/// Fills a row of pages.
+fn pages(report: &mut Report, name: &str, readings: &[(usize, Usage)]) -> Result<()> {
+    let pages = line(readings, |usage| usage.kernel)?;
+    report.detailed(name, pages.slope, json!({ "deviation": pages.deviation }))
+}
+
 /// Fits lines, and fills the row of the pages and the one of the slabs.
 fn fill(report: &mut Report, name: &str, readings: &[(usize, Usage)]) -> Result<()> {
-    let line = |bytes: &dyn Fn(&Usage) -> u64| {
-        // CAST: far below 2^53.
-        let point = |(count, usage): &(usize, Usage)| (*count as f64, bytes(usage) as f64);
-        let points: Vec<_> = readings.iter().map(point).collect();
-        Line::through(&points).context("too few readings")
-    };
-    let pages = line(&|usage| usage.kernel)?;
-    report.detailed(name, pages.slope, json!({ "deviation": pages.deviation }))?;
-    let slabs = line(&Usage::slab_bytes)?;
+    pages(report, name, readings)?;
+    let slabs = line(readings, Usage::slab_bytes)?;
     let (_, first) = readings.first().context("too few readings")?;
     let mut caches = BTreeMap::new();
     for cache in first.slabs.keys() {
-        let of = line(&|usage| usage.slabs.get(cache).copied().unwrap_or(0))?;
+        let of = line(readings, |usage| {
+            usage.slabs.get(cache).copied().unwrap_or(0)
+        })?;
         // Less than a word is what the machine did meanwhile.
         if of.slope.abs() >= 8.0 {
             caches.insert(cache, of.slope);
