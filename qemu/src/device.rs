@@ -552,7 +552,11 @@ impl Device {
         file.set(regs::SHARED_CAPS::new().with_bytes(MAX_SHARED));
         file.set(regs::TICK_HZ::new().with_hz(TICK_HZ));
         if let Some(aperture) = layout.aperture {
-            file.set(regs::APERTURE_CAPS::new().with_page_shift(aperture.size.shift()));
+            file.set(
+                regs::APERTURE_CAPS::new()
+                    .with_page_shift(aperture.size.shift())
+                    .with_cached(aperture.cached),
+            );
             file.set(regs::APERTURE_PAGES::new().with_pages(aperture.pages));
         }
         file.set(regs::PAGING_VA::new().with_megabytes(options.paging_va));

@@ -29,6 +29,8 @@ pub struct Aperture {
     pub pages: u32,
     /// Size of one page of the aperture.
     pub size: PageSize,
+    /// Whether the CPU may have it cached.
+    pub cached: bool,
 }
 
 impl Aperture {
@@ -67,7 +69,9 @@ impl Layout {
     /// Whether VRAM can be laid out like this.
     pub fn is_valid(&self) -> bool {
         let aperture = self.aperture.is_none_or(|aperture| {
-            (1..=MAX_PAGES).contains(&aperture.pages) && aperture.bytes() <= self.bytes
+            (1..=MAX_PAGES).contains(&aperture.pages)
+                && aperture.bytes() <= self.bytes
+                && !(aperture.cached && self.visible > 0)
         });
         self.bytes % VRAM_ALIGN == 0
             && (VRAM_ALIGN..=VRAM_MAX).contains(&self.bytes)

@@ -47,7 +47,7 @@ use super::register::{
 /// Major version that this specification describes; another major version is another manual.
 pub const VERSION_MAJOR: u16 = 1;
 /// Minor version that this specification describes; a higher minor version only adds.
-pub const VERSION_MINOR: u16 = 7;
+pub const VERSION_MINOR: u16 = 8;
 
 register! {
     /// The registers that the device has once.
@@ -205,6 +205,9 @@ register! {
     APERTURE_CAPS(32) @ 0x0080, ReadOnly, fixed {
         /// log2 of the bytes of a page: 12 or 16; 0 if there is no aperture.
         7:0 page_shift, with_page_shift => u8;
+        /// The CPU may have it cached: the device keeps caches coherent. Only if none of VRAM is
+        /// visible.
+        8:8 cached, with_cached => bool;
     }
 
     /// Pages of the CPU host aperture.

@@ -28,7 +28,11 @@ const _: () = assert!(DATA >= VISIBLE && DATA % 0x1_0000 == 0);
 pub(crate) fn layout(size: PageSize, trapped: bool) -> Layout {
     Layout {
         visible: VISIBLE,
-        aperture: Some(Aperture { pages: PAGES, size }),
+        aperture: Some(Aperture {
+            pages: PAGES,
+            size,
+            cached: false,
+        }),
         trapped,
         ..Layout::whole(VRAM_BYTES)
     }
@@ -109,7 +113,8 @@ fn copy(source: u64, destination: u64, bytes: u64) -> Command {
 fn capabilities() {
     for (size, layout) in layouts() {
         let gpu = Gpu::bare_with_layout(layout);
-        assert_eq!(gpu.get(regs::APERTURE_CAPS).page_shift(), size.shift());
+        let caps = gpu.get(regs::APERTURE_CAPS);
+        assert_eq!((caps.page_shift(), caps.cached()), (size.shift(), false));
         assert_eq!(gpu.get(regs::APERTURE_PAGES).pages(), PAGES);
         assert_eq!(gpu.get(regs::VRAM_VISIBLE).bytes(), VISIBLE);
         assert_eq!(gpu.get(regs::VRAM_SIZE).bytes(), VRAM_BYTES);
@@ -127,15 +132,39 @@ fn capabilities() {
     }
 }
 
+/// A layout whose aperture the CPU may have cached.
+fn cached(visible: u64) -> Layout {
+    let good = layout(PageSize::Size4K, false);
+    let cached = true;
+    Layout {
+        visible,
+        aperture: good.aperture.map(|it| Aperture { cached, ..it }),
+        ..good
+    }
+}
+
+#[test]
+fn a_cached_aperture_says_so() {
+    let gpu = Gpu::bare_with_layout(cached(0));
+    let caps = gpu.get(regs::APERTURE_CAPS);
+    assert_eq!((caps.page_shift(), caps.cached()), (12, true));
+    assert_eq!(caps.word(), 0x10c);
+}
+
 #[test]
 fn layouts_that_there_cannot_be() {
     let good = layout(PageSize::Size4K, false);
     assert!(good.is_valid());
     let aperture = |pages, size| Layout {
-        aperture: Some(Aperture { pages, size }),
+        aperture: Some(Aperture {
+            pages,
+            size,
+            cached: false,
+        }),
         ..good
     };
     for bad in [
+        cached(VISIBLE),
         aperture(0, PageSize::Size4K),
         aperture(129, PageSize::Size64K),
         Layout {

@@ -12,7 +12,7 @@ use skua_testbed::{Gpu, BUS, GART_TABLE, STATUS, VRAM_BYTES};
 /// What the device is: offset and value of the registers that no reset changes.
 const FIXED: [(u32, u64); 19] = [
     (0x0000, 0x4155_4b53),
-    (0x0004, 0x0001_0007),
+    (0x0004, 0x0001_0008),
     (0x0008, 2),
     (0x000c, 48 | (48 << 8) | (16 << 16)),
     (0x0010, VRAM_BYTES),

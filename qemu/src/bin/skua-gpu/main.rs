@@ -56,6 +56,10 @@ pub(crate) struct Cli {
     /// Size of the aperture's pages: 4K or 64K.
     #[arg(long, default_value = "4K", value_parser = parse_page)]
     aperture_page: PageSize,
+    /// Let the CPU have the aperture cached (WDDM: SupportsCachedCpuHostAperture); only where BAR2
+    /// shows nothing.
+    #[arg(long)]
+    cached_aperture: bool,
     /// Size of the address space in which the driver moves memory, in MiB; 0 leaves it to the
     /// driver.
     #[arg(long, default_value_t = 0, value_name = "MB")]
@@ -169,11 +173,20 @@ impl Cli {
                 );
                 // CAST: at most MAX_PAGES.
                 let pages = pages as u32;
-                Some(Aperture { pages, size })
+                let cached = self.cached_aperture;
+                Some(Aperture {
+                    pages,
+                    size,
+                    cached,
+                })
             }
         };
         let visible = self.vram_visible.unwrap_or(self.vram_size);
         ensure!(visible <= self.vram_size, "more is visible than there is");
+        ensure!(
+            !self.cached_aperture || (aperture.is_some() && visible == 0),
+            "a cached aperture is the only way to VRAM: --aperture, and --vram-visible 0"
+        );
         Ok(Layout {
             bytes: self.vram_size,
             visible,
@@ -333,12 +346,15 @@ mod tests {
         let aperture = Aperture {
             pages: 16,
             size: PageSize::Size64K,
+            cached: false,
         };
         assert_eq!(
             (small.visible, small.aperture, small.trapped),
             (0, Some(aperture), true)
         );
         assert!(small.is_valid() && !small.has_slots());
+        let cached = layout("--vram-visible 0 --aperture 1M --cached-aperture").unwrap();
+        assert!(cached.is_valid() && cached.aperture.unwrap().cached);
         assert!(layout("--vram-size 1G --aperture 256M").unwrap().is_valid());
         for bad in [
             "--vram-visible 128M",
@@ -346,6 +362,8 @@ mod tests {
             "--aperture 3M",
             "--aperture 32K --aperture-page 64K",
             "--vram-size 1G --aperture 512M",
+            "--vram-visible 0 --cached-aperture",
+            "--vram-visible 1M --aperture 1M --cached-aperture",
         ] {
             assert!(layout(bad).is_err(), "{bad}");
         }
