@@ -40,7 +40,7 @@ impl SegmentFlags {
     pub const CACHE_COHERENT: Self = Self(1 << 4);
     /// The CPU reaches it through a CPU host aperture.
     pub const SUPPORTS_CPU_HOST_APERTURE: Self = Self(1 << 13);
-    /// The CPU may map what that aperture shows as cached memory.
+    /// What that aperture shows the CPU maps cached, and in no other way (row 0.16).
     pub const SUPPORTS_CACHED_CPU_HOST_APERTURE: Self = Self(1 << 14);
 
     /// These and `others`.
@@ -189,6 +189,9 @@ impl Segment {
         }
         if has(SegmentFlags::CPU_VISIBLE) != (cpu_visible == bytes) {
             return Some("has CpuVisible and is not visible whole, or is without");
+        }
+        if has(SegmentFlags::SUPPORTS_CACHED_CPU_HOST_APERTURE) && cpu_visible > 0 {
+            return Some("has SupportsCachedCpuHostAperture and is visible without, uncached");
         }
         if has(SegmentFlags::SUPPORTS_CPU_HOST_APERTURE) != host_aperture.is_some() {
             return Some("has SupportsCpuHostAperture and no aperture, or one without");

@@ -108,6 +108,13 @@ fn contradictions_are_told() {
         )
     );
     assert_eq!(
+        told(vram(HOST | CACHED_HOST, MIB, host(64, 4096))),
+        (
+            1,
+            "has SupportsCachedCpuHostAperture and is visible without, uncached"
+        )
+    );
+    assert_eq!(
         told(vram(COHERENT, 0, None)),
         (1, "has CacheCoherent without Aperture")
     );
