@@ -1013,6 +1013,20 @@ void skua_free_wc(u64 start, u64 size)
 	arch_io_free_memtype_wc(start, size);
 }
 
+/*
+ * On x86 all mappings of device memory have one type, that of the first one
+ * which says so: the kernel's own.
+ */
+void *skua_reserve_cached(u64 start, u64 size)
+{
+	return memremap(start, size, MEMREMAP_WB | MEMREMAP_DEC);
+}
+
+void skua_free_cached(void *mapping)
+{
+	memunmap(mapping);
+}
+
 void skua_not_leak(const void *object)
 {
 	kmemleak_not_leak(object);

@@ -187,6 +187,8 @@ void skua_init_delayed_work(struct delayed_work *work, void (*func)(struct work_
 /* include/linux/io.h, include/asm/barrier.h */
 int skua_reserve_wc(unsigned long long start, unsigned long long size);
 void skua_free_wc(unsigned long long start, unsigned long long size);
+void *skua_reserve_cached(unsigned long long start, unsigned long long size);
+void skua_free_cached(void *mapping);
 void skua_not_leak(const void *object);
 _Bool skua_is_kernel_thread(void);
 void skua_wmb(void);

@@ -37,7 +37,7 @@
 //! | [`fence`] | [`fence::FenceContext`], [`fence::DriverFence`], [`fence::Fence`], [`fence::Callback`], [`fence::Signalling`], [`fence::ModuleGuard`] |
 //! | [`syncobj`] | [`syncobj::find_fence`], [`syncobj::Syncobj`], [`syncobj::ChainNode`] |
 //! | [`queue`] | [`queue::OwnedQueue`], [`queue::ModuleQueue`], [`queue::OpenQueue`], [`queue::Alarm`] (work with a time, that can be stopped) |
-//! | [`bar`] | [`bar::WcBar`]: device memory write-combined |
+//! | [`bar`] | [`bar::MemoryBar`]: device memory that userspace maps |
 //! | `bug` | [`warn_on_once!`](crate::warn_on_once): what cannot be, told once |
 //! | [`printer`] | [`printer::Printer`] (fdinfo), [`printer::SeqPrinter`] (debugfs), [`printer::MemoryStats`] |
 //! | [`trace`] | the tracepoints |

@@ -57,7 +57,7 @@
 //! ```
 
 use super::{
-    bar::WcBar,
+    bar::MemoryBar,
     pages::{
         self,
         Pages, //
@@ -171,7 +171,7 @@ impl VmFault<'_> {
         unsafe { (*self.raw).flags & bindings::fault_flag_FAULT_FLAG_WRITE != 0 }
     }
 
-    /// Maps device memory, write-combined: the page of `bar` at `offset` (bytes, page aligned), at
+    /// Maps device memory, as the BAR's is: the page of `bar` at `offset` (bytes, page aligned), at
     /// the accessed page plus `ahead` pages. Unless it is `writable`, the first write faults as if
     /// nothing were mapped.
     ///
@@ -180,7 +180,7 @@ impl VmFault<'_> {
     pub(crate) fn map_bar(
         &self,
         ahead: usize,
-        bar: &WcBar<'_>,
+        bar: &MemoryBar<'_>,
         offset: usize,
         writable: bool,
     ) -> Result<(), FaultError> {
@@ -192,7 +192,7 @@ impl VmFault<'_> {
         let pfn = bar.frame_number(offset).ok_or(FaultError::Sigbus)?;
         // SAFETY: The frame is the BAR's, of a device that is registered (type invariant): it is
         // unmapped by `drm_dev_unplug()` before the BAR is released.
-        unsafe { self.insert(ahead, pfn, true, true, writable) }
+        unsafe { self.insert(ahead, pfn, bar.is_write_combined(), true, writable) }
     }
 
     /// Maps page `page` of `pages`, cached as those are, at the accessed page plus `ahead` pages.

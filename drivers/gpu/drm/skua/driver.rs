@@ -33,7 +33,7 @@
 use crate::{
     ext::{
         self,
-        bar::WcBar,
+        bar::MemoryBar,
         device::BusMaster,
         devres::DevresSet,
         dmem,
@@ -43,6 +43,7 @@ use crate::{
             Vtable, //
         },
         fence::Signalling,
+        pages::Caching,
         pci::{
             Parts,
             PciDriver,
@@ -177,9 +178,14 @@ impl PciDriver for SkuaDriver {
         // The CPU writes VRAM through clients' mappings only.
         let vram = match caps.vram_visible {
             0 => None,
-            _ => Some(WcBar::new(pdev, spec::pci::BAR_VRAM, c"skua-vram")?),
+            _ => Some(MemoryBar::new(
+                pdev,
+                spec::pci::BAR_VRAM,
+                c"skua-vram",
+                Caching::WriteCombined,
+            )?),
         };
-        let bar = vram.as_ref().map_or(0, WcBar::whole);
+        let bar = vram.as_ref().map_or(0, MemoryBar::whole);
         if bar != caps.vram_visible {
             let visible = caps.vram_visible;
             dev_err!(
@@ -203,7 +209,9 @@ impl PciDriver for SkuaDriver {
                     );
                     return Err(EINVAL);
                 }
-                Some(WcBar::new(pdev, BAR_HOST_APERTURE, c"skua-aperture")?)
+                let caching = Caching::WriteCombined;
+                let name = c"skua-aperture";
+                Some(MemoryBar::new(pdev, BAR_HOST_APERTURE, name, caching)?)
             }
         };
         let vectors = u32::try_from(caps.engines.len())?

@@ -5,7 +5,7 @@
 
 use crate::{
     ext::{
-        bar::WcBar,
+        bar::MemoryBar,
         dmem::Region,
         fence::Signalling,
         shrinker::Shrinker, //
@@ -44,17 +44,17 @@ pub(crate) struct RegistrationData<'a> {
     /// The PCI device, for DMA mappings; [`RegistrationData::parent`] hands it out.
     parent: &'a Device<Bound>,
     /// The BAR of visible VRAM, of which page faults map pages; none if nothing is visible.
-    pub(crate) vram: Option<WcBar<'a>>,
+    pub(crate) vram: Option<MemoryBar<'a>>,
     /// The BAR of the CPU host aperture, likewise.
-    pub(crate) aperture: Option<WcBar<'a>>,
+    pub(crate) aperture: Option<MemoryBar<'a>>,
 }
 
 impl<'a> RegistrationData<'a> {
     /// That of a device whose memory the CPU finds in these two.
     pub(crate) fn new(
         parent: &'a Device<Bound>,
-        vram: Option<WcBar<'a>>,
-        aperture: Option<WcBar<'a>>,
+        vram: Option<MemoryBar<'a>>,
+        aperture: Option<MemoryBar<'a>>,
     ) -> Self {
         Self {
             parent,

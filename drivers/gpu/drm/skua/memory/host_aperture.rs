@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! fault       a page of the aperture that shows nothing, or the one that was mapped longest ago ─▶
-//!             taken back, if it shows something ─▶ entry, flush ─▶ mapped, write-combined
+//!             taken back, if it shows something ─▶ entry, flush ─▶ mapped
 //! taken back  CPU's mappings removed ─▶ write barrier ─▶ entry, flush ─▶ what it wrote is in VRAM
 //! VRAM freed  the same; the CPU's mappings went with the placement
 //! ```
@@ -17,6 +17,9 @@
 //! who goes on where the last fault ended as many are wanted as are mapped ahead, and those are
 //! taken back in one request, and mapped in another. The
 //! engines see what the CPU writes at once, as through the other BAR.
+//!
+//! All of it is mapped write-combined, or cached where the device keeps the CPU's caches coherent,
+//! also with what a page shows next (row 0.16): then the CPU sees in VRAM what is cached as well.
 //!
 //! An object that the CPU [locks](super::lock) in VRAM that it does not see has a part of the
 //! aperture for that ([`claim`]): of what is locked so there is never more than the aperture has
@@ -33,7 +36,7 @@ use crate::{
     ext::{
         bar::{
             write_barrier,
-            WcBar, //
+            MemoryBar, //
         },
         fault::{
             self,
@@ -135,7 +138,7 @@ fn spot(aperture: &ApertureCaps, range: &VramRange, page: usize) -> Option<Spot>
 /// Waits for the device. [`FaultError::Sigbus`] if it is lost, too.
 pub(crate) fn map(
     dev: &SkuaDevice,
-    bar: &WcBar<'_>,
+    bar: &MemoryBar<'_>,
     bo: &Bo,
     range: &VramRange,
     fault: &VmFault<'_>,
