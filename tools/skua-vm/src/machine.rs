@@ -51,6 +51,8 @@ pub(crate) struct Config {
     pub(crate) gpu: Vec<String>,
     /// More words of the kernel command line.
     pub(crate) cmdline: String,
+    /// More properties of QEMU's machine, or none.
+    pub(crate) machine: String,
     /// Put an IOMMU before the GPU.
     pub(crate) iommu: bool,
     /// KUnit's suites run when the module is loaded.
@@ -445,11 +447,15 @@ fn arguments(
     } else {
         ""
     };
+    let more = match config.machine.as_str() {
+        "" => String::new(),
+        properties => format!(",{properties}"),
+    };
     let mut list: Vec<String> = Vec::new();
     let mut add = |words: &[&str]| list.extend(words.iter().map(|word| (*word).to_owned()));
     add(&["-nodefaults", "-no-user-config", "-display", "none"]);
     add(&["-no-reboot", "-m", &format!("{memory}M")]);
-    add(&["-machine", &format!("q35,memory-backend=m{split}")]);
+    add(&["-machine", &format!("q35,memory-backend=m{split}{more}")]);
     // The GPU reaches the guest's memory through its descriptor.
     add(&["-object"]);
     add(&[&format!(

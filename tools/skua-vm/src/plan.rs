@@ -12,6 +12,7 @@
 //!     "gpu": ["--vram-size", "8M"],
 //!     "module": "watchdog_ms=100",
 //!     "cmdline": "",
+//!     "machine": "max-ram-below-4g=512M",
 //!     "iommu": false,
 //!     "may_die_of": "panic: on purpose"
 //!   }
@@ -53,6 +54,9 @@ pub(crate) struct Guest {
     /// More words of the kernel command line.
     #[serde(default)]
     pub(crate) cmdline: String,
+    /// More properties of QEMU's machine. With memory above 4 GiB, large BARs are there, too.
+    #[serde(default)]
+    pub(crate) machine: String,
     /// Put an IOMMU before the GPU.
     #[serde(default)]
     pub(crate) iommu: bool,
