@@ -448,12 +448,14 @@ enum drm_skua_bo_flags {
 	 * @DRM_SKUA_BO_CACHED: The CPU's mappings of it are cached.
 	 *
 	 * So it can be accessed in system memory alone, while it is locked
-	 * (DRM_IOCTL_SKUA_BO_LOCK), and is never seen in VRAM.
+	 * (DRM_IOCTL_SKUA_BO_LOCK), and is never seen in VRAM, unless the CPU host aperture is
+	 * cached (WDDM: SupportsCachedCpuHostAperture): then it is seen there as others are.
 	 */
 	DRM_SKUA_BO_CACHED = 1 << 1,
 	/**
 	 * @DRM_SKUA_BO_WRITE_COMBINED: The CPU's mappings of it are write-combined, in system
-	 * memory as in VRAM, and the GPU does not snoop the CPU's caches for it.
+	 * memory as in VRAM, and the GPU does not snoop the CPU's caches for it; but in VRAM
+	 * through a CPU host aperture that is cached they are cached, and coherent.
 	 */
 	DRM_SKUA_BO_WRITE_COMBINED = 1 << 2,
 };
@@ -562,13 +564,13 @@ struct drm_skua_bo_create {
 /**
  * struct drm_skua_bo_mmap_offset - Argument of DRM_IOCTL_SKUA_BO_MMAP_OFFSET
  *
- * A mapping of VRAM is write-combined, one of system memory is cached unless the buffer
- * object is DRM_SKUA_BO_WRITE_COMBINED. It stays
+ * A mapping of VRAM is write-combined, or cached where the CPU host aperture is, one of system
+ * memory is cached unless the buffer object is DRM_SKUA_BO_WRITE_COMBINED. It stays
  * usable when the device is gone: what was in VRAM is then one page under all of its addresses,
  * zero until somebody writes it.
  *
- * What is in VRAM and is DRM_SKUA_BO_CACHED, or not DRM_SKUA_BO_CPU_ACCESS, is a bus
- * error to access: lock it (DRM_IOCTL_SKUA_BO_LOCK).
+ * What is in VRAM and is DRM_SKUA_BO_CACHED where that is not, or not DRM_SKUA_BO_CPU_ACCESS,
+ * is a bus error to access: lock it (DRM_IOCTL_SKUA_BO_LOCK).
  *
  * Errors: -ENOENT for @handle; -EINVAL for @pad; -EPERM for a buffer object without
  * DRM_SKUA_BO_CPU_ACCESS that nobody has locked; -EOPNOTSUPP for an imported one: map its
@@ -801,9 +803,9 @@ struct drm_skua_evict {
  * the CPU can access wherever it is stays where it is, and may be moved under the lock,
  * which nobody notices; but in VRAM that it reaches through the CPU host aperture no more is
  * locked than that has pages for: what exceeds it leaves VRAM until it is unlocked, as
- * &drm_skua_bo_create.eviction_set says. What it cannot access in VRAM (DRM_SKUA_BO_CACHED, or no
- * DRM_SKUA_BO_CPU_ACCESS) leaves that likewise if it is there, and does not come to
- * VRAM before it is unlocked, whoever makes it resident. What may be in VRAM alone does not
+ * &drm_skua_bo_create.eviction_set says. What it cannot access in VRAM (DRM_SKUA_BO_CACHED, unless
+ * the CPU host aperture is cached, or no DRM_SKUA_BO_CPU_ACCESS) leaves that likewise if it is
+ * there, and does not come to VRAM before it is unlocked, whoever makes it resident. What may be in VRAM alone does not
  * move for a lock: it can be locked while it is moved out, unless others may have it, and work
  * that needs it is refused (-EBUSY), as is its export, until it is unlocked. What is resident of it
  * comes then (DRM_IOCTL_SKUA_MAKE_RESIDENT).

@@ -28,7 +28,7 @@ bitflags::bitflags! {
         /// The CPU can map it.
         const CPU_ACCESS = uapi::DRM_SKUA_BO_CPU_ACCESS;
         /// The CPU's mappings are cached: it can access it in system memory alone, while it is
-        /// locked ([`Bo::lock`]).
+        /// locked ([`Bo::lock`]); in VRAM, too, where the CPU host aperture is cached.
         const CACHED = uapi::DRM_SKUA_BO_CACHED;
         /// The CPU's mappings are write-combined wherever it is, and the GPU does not snoop.
         const WRITE_COMBINED = uapi::DRM_SKUA_BO_WRITE_COMBINED;

@@ -48,7 +48,8 @@
 //!
 //! What the CPU cannot access in video memory, because it is [hidden](AllocationDesc::hidden) or
 //! [cached](AllocationDesc::cached), the kernel moves out of it for a lock, and it stays out until
-//! it is unlocked (rows 0.16, 0.20). Without a lock its address is a bus error.
+//! it is unlocked (rows 0.16, 0.20). Without a lock its address is a bus error. What is cached does
+//! not move where the GPU has `SupportsCachedCpuHostAperture`.
 
 use std::{
     ops::Deref,
@@ -111,7 +112,7 @@ pub struct AllocationDesc {
     /// Whether the CPU may access it wherever it is, but as `cached` says.
     pub cpu_visible: bool,
     /// Whether the CPU's mappings are cached, which they can be in system pages alone: not in
-    /// video memory.
+    /// video memory, unless its CPU host aperture is cached.
     pub cached: bool,
     /// How likely it is to stay in video memory (`DXGK_ALLOCATIONINFO.AllocationPriority`): a hint.
     pub priority: u32,

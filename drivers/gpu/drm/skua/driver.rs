@@ -209,7 +209,10 @@ impl PciDriver for SkuaDriver {
                     );
                     return Err(EINVAL);
                 }
-                let caching = Caching::WriteCombined;
+                let caching = match caps.cached_aperture {
+                    true => Caching::WriteBack,
+                    false => Caching::WriteCombined,
+                };
                 let name = c"skua-aperture";
                 Some(MemoryBar::new(pdev, BAR_HOST_APERTURE, name, caching)?)
             }

@@ -126,6 +126,8 @@ pub(crate) struct Caps {
     pub(crate) vram_visible: u64,
     /// The window of the CPU on the rest of VRAM, if there is one; not if all is visible.
     pub(crate) aperture: Option<ApertureCaps>,
+    /// Whether the CPU may have that cached (row 0.16); then nothing else of VRAM is visible.
+    pub(crate) cached_aperture: bool,
     /// GPU-physical address of the GART window.
     pub(crate) gart_base: GpuPhys,
     /// Its pages, [`GART_PAGES`] to [`MAX_GART_PAGES`], the driver's own and those of the aperture
@@ -294,6 +296,7 @@ impl Caps {
             vram_base,
             vram_visible,
             aperture,
+            cached_aperture: regs.read(regs::APERTURE_CAPS)?.cached(),
             gart_base,
             // Before version 1.2 no page table leads there.
             gart_pages: match version.minor() {
@@ -350,6 +353,10 @@ impl Caps {
             Some(_) => SegmentFlags::SUPPORTS_CPU_HOST_APERTURE,
             None => SegmentFlags::NONE,
         };
+        let cached = match self.cached_aperture {
+            true => SegmentFlags::SUPPORTS_CACHED_CPU_HOST_APERTURE,
+            false => SegmentFlags::NONE,
+        };
         [
             Segment {
                 id: SYSTEM_SEGMENT,
@@ -358,7 +365,7 @@ impl Caps {
             },
             Segment {
                 id: VRAM_SEGMENT,
-                flags: visible.with(host),
+                flags: visible.with(host).with(cached),
                 kind: vram,
             },
             Segment {

@@ -234,17 +234,19 @@ impl DriverObject for BoData {
     }
 }
 
-/// Whether the CPU may see an object with these flags in VRAM, uncached.
-fn is_seen_in_vram(flags: u32) -> bool {
-    flags & (uapi::DRM_SKUA_BO_CPU_ACCESS | uapi::DRM_SKUA_BO_CACHED)
-        == uapi::DRM_SKUA_BO_CPU_ACCESS
+/// Whether the CPU may see an object with these flags and segments in VRAM: cached through the CPU
+/// host aperture, if that may be, and not of what has to be where the CPU reaches it without.
+fn is_seen_in_vram(dev: &SkuaDevice, flags: u32, sets: SegmentSets) -> bool {
+    let may_be_cached = dev.hw.caps.cached_aperture && sets.supports(Segment::System);
+    let as_asked = flags & uapi::DRM_SKUA_BO_CACHED == 0 || may_be_cached;
+    flags & uapi::DRM_SKUA_BO_CPU_ACCESS != 0 && as_asked
 }
 
 /// The part of VRAM for an object with these flags and segments. What may be nowhere else is
 /// where the CPU reaches it whatever becomes of the aperture.
 pub(crate) fn part_of(dev: &SkuaDevice, flags: u32, sets: SegmentSets) -> Part {
     let system = sets.supports(Segment::System);
-    match is_seen_in_vram(flags) {
+    match is_seen_in_vram(dev, flags, sets) {
         false => Part::Any,
         true if system && dev.hw.caps.aperture.is_some() => Part::Reachable,
         true => Part::Visible,
@@ -262,7 +264,7 @@ pub(crate) fn room_in_vram(
 ) -> Result<Option<Arc<VramRange>>> {
     // What another driver has attached does not move: nobody is to leave for it.
     let is_attached = gem::is_pinned(bo) || gem::is_attached_now(bo);
-    if !bo.is_better_in(Segment::Vram) || bo.is_held_out() || is_attached {
+    if !bo.is_better_in(Segment::Vram) || BoData::is_held_out(bo) || is_attached {
         return Ok(None);
     }
     let Some(quota) = quota_of(bo)? else {
@@ -484,15 +486,15 @@ impl BoData {
         !self.backing.is_shared() || self.backing.shares(users)
     }
 
-    /// Whether the CPU may see it in VRAM, uncached.
-    pub(crate) fn is_seen_in_vram(&self) -> bool {
-        is_seen_in_vram(self.flags())
+    /// Whether the CPU may see `bo` in VRAM.
+    pub(crate) fn is_seen_in_vram(bo: &Bo) -> bool {
+        is_seen_in_vram(bo.dev(), bo.flags(), bo.sets())
     }
 
-    /// Whether it is locked where the CPU reaches it in system memory alone. With its reservation
+    /// Whether `bo` is locked where the CPU reaches it in system memory alone. With its reservation
     /// locked: what is not is not before the next move out of VRAM.
-    pub(crate) fn is_held_out(&self) -> bool {
-        !self.is_seen_in_vram() && self.is_locked()
+    pub(crate) fn is_held_out(bo: &Bo) -> bool {
+        !Self::is_seen_in_vram(bo) && bo.is_locked()
     }
 
     /// Whether the CPU may reach `bo` in `range` if it is there: what it has locked is beyond what

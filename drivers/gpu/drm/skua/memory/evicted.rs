@@ -18,6 +18,7 @@
 use crate::memory::{
     bo::{
         Bo,
+        BoData,
         BoRef, //
     },
     device::ClientDevice, //
@@ -118,7 +119,7 @@ impl Evicted {
     pub(crate) fn check_locks(&self) -> Result {
         let mut next = self.next(None);
         while let Some((bo, wanted)) = next {
-            if wanted && bo.is_for_vram_alone() && bo.is_held_out() {
+            if wanted && bo.is_for_vram_alone() && BoData::is_held_out(&bo) {
                 return Err(EBUSY);
             }
             next = self.next(Some(&bo));

@@ -352,7 +352,7 @@ impl<'a> Aperture<'a> {
     /// What keeps `bo` there.
     fn hold(&self, bo: &BoRef) -> Hold {
         // Locked outside of VRAM, what is to be in VRAM or here could not come back for work.
-        let is_locked = bo.needs_vram() && bo.is_held_out();
+        let is_locked = bo.needs_vram() && BoData::is_held_out(bo);
         if is_locked || bo.is_dying() || gem::is_pinned(&**bo) || bo.sites.window().is_none() {
             return Hold::Pinned;
         }

@@ -94,7 +94,7 @@ pub(crate) fn forget(locks: &Claims, dev: &SkuaDevice, bo: &Bo) {
 /// Has `bo`, which is locked, be where the CPU reaches it until it is not locked any more.
 fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
     let mut patience = eviction::patience();
-    while bo.is_seen_in_vram() {
+    while BoData::is_seen_in_vram(bo) {
         {
             // A move to VRAM was published before this, or sees the lock.
             let reserved = resv::lock(&**bo)?;
@@ -135,7 +135,7 @@ fn keep_nobody_out(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Resu
         _ => (),
     }
     let _reserved = resv::lock(&**bo)?;
-    match gem::is_foreign(&**bo) && bo.is_held_out() && bo.is_out() {
+    match gem::is_foreign(&**bo) && BoData::is_held_out(bo) && bo.is_out() {
         true => Err(ENOSPC),
         false => Ok(()),
     }

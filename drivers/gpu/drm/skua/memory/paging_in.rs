@@ -364,7 +364,7 @@ impl Incoming<'_> {
         dev: &SkuaDevice,
         parent: &Device<Bound>,
     ) -> Result<Option<Arc<VramRange>>> {
-        let mut attempts = self.attempts(self.bo.is_held_out());
+        let mut attempts = self.attempts(BoData::is_held_out(self.bo));
         match attempts.next().ok_or(EBUSY)?.segment {
             Segment::Vram => {
                 let moment = &mut msecs_to_jiffies(MOMENT_MS);
@@ -385,7 +385,7 @@ impl Incoming<'_> {
         patience: &mut Jiffies,
     ) -> Result<Option<Arc<VramRange>>> {
         let (part, bytes) = (self.part, self.bytes);
-        let is_held_out = self.bo.is_held_out();
+        let is_held_out = BoData::is_held_out(self.bo);
         for Attempt { segment, need } in self.attempts(is_held_out) {
             if segment != Segment::Vram {
                 match bring_to_aperture(dev, parent, self.bo, need, true, patience) {

@@ -41,6 +41,7 @@ use crate::{
     memory::{
         bo::{
             Bo,
+            BoData,
             BoRef, //
         },
         claims::Claims,
@@ -124,7 +125,7 @@ impl_has_work! {
 /// unlocks it: what others may have, and so have locked, is none that somebody waits for.
 pub(crate) fn is_locked_out(bo: &Bo) -> bool {
     let is_own = bo.is_for_vram_alone() || !gem::is_foreign(bo);
-    is_own && bo.is_held_out() && bo.is_out()
+    is_own && BoData::is_held_out(bo) && bo.is_out()
 }
 
 /// What one [`Operation`] needs to wait, taken where there may be none: its memory, and its part of

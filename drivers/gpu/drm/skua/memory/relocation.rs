@@ -278,7 +278,7 @@ fn plan(
         is_stale: new_pages.is_some_and(|pages| pages.is_stale()),
         is_settled,
         is_offered: bo.is_offered(),
-        is_held_out: bo.is_held_out(),
+        is_held_out: BoData::is_held_out(bo),
         is_arriving: bo.is_arriving(),
     };
     let way = way(&facts).ok_or(EBUSY)?;

@@ -26,6 +26,7 @@ use crate::{
         bo::{
             self,
             Bo,
+            BoData,
             BoRef, //
         },
         device::{
@@ -240,7 +241,7 @@ fn check_budget(
 /// is a [context allocation](super::save_areas) that is used now. Not if no room is free, or it is
 /// in use and it may not wait; it comes with the next occasion then, or when it is made resident.
 pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, may_wait: bool) {
-    if !bo.is_better_in(Segment::Vram) || bo.is_held_out() || bo.is_dying() {
+    if !bo.is_better_in(Segment::Vram) || BoData::is_held_out(bo) || bo.is_dying() {
         return;
     }
     // Who has the turn does not see the room that is taken here before it is in its place.

@@ -98,7 +98,7 @@ impl GemExt for BoData {
         }
         let (range, writable) = match gem::placement(obj, reserved)? {
             Placement::System(..) => return gem::map_system(obj, reserved, fault, FAULT_AHEAD),
-            Placement::Device(site) if obj.is_seen_in_vram() => {
+            Placement::Device(site) if Self::is_seen_in_vram(obj) => {
                 (&*site.range, site.copy().is_none())
             }
             Placement::Device(_) | Placement::Resting(_) | Placement::Nowhere => {
@@ -153,8 +153,8 @@ impl GemExt for BoData {
             return Err(ENOENT);
         }
         // Its client, by the lock, would stop the work of others that have it.
-        let is_locked_out =
-            obj.is_held_out() && obj.is_for_vram_alone() || pending_residency::is_locked_out(obj);
+        let is_locked_out = Self::is_held_out(obj) && obj.is_for_vram_alone()
+            || pending_residency::is_locked_out(obj);
         match obj.is_offered() || is_locked_out {
             true => Err(EBUSY),
             false => Ok(()),

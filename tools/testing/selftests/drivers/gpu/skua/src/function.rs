@@ -164,9 +164,24 @@ impl Function {
     /// If it is not, or this kernel does not tell.
     #[track_caller]
     pub fn expect_write_combined(&self, bar: u32) {
+        self.expect_type(bar, "write-combining");
+    }
+
+    /// The same, cached.
+    ///
+    /// # Panics
+    ///
+    /// Likewise.
+    #[track_caller]
+    pub fn expect_write_back(&self, bar: u32) {
+        self.expect_type(bar, "write-back");
+    }
+
+    #[track_caller]
+    fn expect_type(&self, bar: u32, name: &str) {
         let (start, end) = self.bar(bar).expect("a BAR");
         let list = fs::read_to_string("/sys/kernel/debug/x86/pat_memtype_list").expect("PAT");
-        let entry = format!("[mem {start:#018x}-{:#018x}] write-combining", end + 1);
+        let entry = format!("[mem {start:#018x}-{:#018x}] {name}", end + 1);
         assert!(list.contains(&entry), "BAR{bar}: no {entry} in {list}");
     }
 

@@ -27,9 +27,9 @@ fn row_0_15_the_aperture_is_its_bar() {
     aperture::the_aperture_is_its_bar();
 }
 
-/// There is nothing behind what is visible.
+/// There is nothing behind what is visible; what is visible cannot be cached.
 fn row_0_15_contradictions_are_refused() {
-    aperture::contradictions_are_refused(&["vram-size=0x800000"]);
+    aperture::contradictions_are_refused(&["vram-size=0x800000", "aperture-caps=0x110"]);
 }
 
 fn row_0_17_row_0_18_vram_alone_needs_no_aperture() {

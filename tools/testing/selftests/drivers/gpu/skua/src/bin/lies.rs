@@ -671,8 +671,11 @@ fn expect_preemption(level: u32, version: u16) {
 }
 
 /// Pages of no size, or none of any size; too many; beside VRAM that is all visible; in no BAR.
+/// Cached, where there is none, or where the CPU sees VRAM without.
 fn row_0_15_contradictory_apertures_are_refused() {
     for lies in [
+        "aperture-caps=0x100",
+        "aperture-caps=0x100 vram-visible=0",
         "aperture-caps=12",
         "aperture-caps=12 vram-visible=0",
         "aperture-caps=13 aperture-pages=64 vram-visible=0",
