@@ -212,7 +212,8 @@ struct State {
     late: Vec<(Option<Instant>, Deed)>,
     /// The rings of engines that are enabled, for lies that write to them.
     rings: [Option<Ring>; MAX_ENGINES as usize],
-    /// For [`Kind::FenceBack`]: each engine's last fence, what was said of it, and how many.
+    /// For [`Kind::FenceBack`]: each engine's last fence, what was said of it, and how many. For
+    /// [`Kind::FenceStays`] the last that was withheld.
     fences: [(u64, u64, u64); MAX_ENGINES as usize],
     /// For [`Kind::FenceStays`]: which engines have begun an adapter reset since the lies are told.
     began_anew: [bool; MAX_ENGINES as usize],
@@ -638,7 +639,10 @@ impl State {
             COMPLETED_FENCE
                 if self.is_about(Kind::FenceStays, engine) && !self.began_anew[engine] =>
             {
-                self.tells(Kind::FenceStays);
+                // Once for each, however often the engine says where it is.
+                if std::mem::replace(&mut self.fences[engine].0, value) != value {
+                    self.tells(Kind::FenceStays);
+                }
                 None
             }
             COMPLETED_FENCE if self.tells(Kind::FenceBack).is_some() => {
@@ -802,8 +806,8 @@ mod tests {
             lies.field(status::of_engine(EngineIndex::ALL[engine], field), value)
         };
         assert_eq!(
-            [(0, 5), (1, 5), (1, 6)].map(|(e, v)| said(e, v)),
-            [Some(5), None, None]
+            [(0, 5), (1, 5), (1, 5), (1, 6)].map(|(e, v)| said(e, v)),
+            [Some(5), None, None, None]
         );
         assert_eq!(lies.told(), [(Kind::FenceStays, 2)]);
         assert!(!lies.withholds_adapter_reset(EngineIndex::ALL[1]));
