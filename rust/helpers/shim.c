@@ -292,19 +292,25 @@ void *skua_debugfs_data(struct seq_file *m)
 	return entry->file.data;
 }
 
+/* The object with the handle @id or the next after it, which @id becomes, with a reference. */
+static struct drm_gem_object *skua_file_next_object(struct drm_file *file, int *id)
+{
+	struct drm_gem_object *obj;
+
+	spin_lock(&file->table_lock);
+	obj = idr_get_next(&file->object_idr, id);
+	if (obj)
+		drm_gem_object_get(obj);
+	spin_unlock(&file->table_lock);
+	return obj;
+}
+
 void skua_file_visit_objects(struct drm_file *file, void *data, skua_visit_fn visit)
 {
 	struct drm_gem_object *obj;
 	int id;
 
-	for (id = 0; ; id++) {
-		spin_lock(&file->table_lock);
-		obj = idr_get_next(&file->object_idr, &id);
-		if (obj)
-			drm_gem_object_get(obj);
-		spin_unlock(&file->table_lock);
-		if (!obj)
-			break;
+	for (id = 0; (obj = skua_file_next_object(file, &id)); id++) {
 		visit(obj, drm_gem_object_is_shared_for_memory_stats(obj), data);
 		drm_gem_object_put(obj);
 		cond_resched();
@@ -425,14 +431,7 @@ unsigned long skua_gem_unmap_all(struct drm_device *dev)
 
 	mutex_lock(&dev->filelist_mutex);
 	list_for_each_entry(file, &dev->filelist, lhead) {
-		for (id = 0; ; id++) {
-			spin_lock(&file->table_lock);
-			obj = idr_get_next(&file->object_idr, &id);
-			if (obj)
-				drm_gem_object_get(obj);
-			spin_unlock(&file->table_lock);
-			if (!obj)
-				break;
+		for (id = 0; (obj = skua_file_next_object(file, &id)); id++) {
 			skua_gem_unmap(obj);
 			drm_gem_object_put(obj);
 			count++;

@@ -155,7 +155,7 @@ pub(crate) struct File {
     pub(crate) pledge_quota: Arc<Quota>,
     /// Those of them that may wait for an unlock.
     pub(crate) pending_quota: Arc<Quota>,
-    /// Destructions that may be behind what its contexts hold.
+    /// Destructions of what others may have that may be behind what its contexts hold.
     pub(crate) deferral_quota: Arc<Quota>,
     /// Bytes of system memory that the client's buffer objects may have: half of what all may.
     pub(crate) system_quota: Arc<Quota>,
