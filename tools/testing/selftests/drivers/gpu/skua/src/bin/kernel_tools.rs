@@ -12,7 +12,8 @@ fn main() -> ExitCode {
     suite::main(tests![
         the_tracers_are_there,
         the_function_tracer_follows_a_submission,
-        a_kprobe_on_a_function_of_the_driver_fires,
+        a_kprobe_on_c_of_the_driver_fires,
+        a_kprobe_on_rust_of_the_driver_fires,
         perf_counts_and_samples,
     ])
 }
@@ -62,8 +63,8 @@ fn submit() {
     assert_eq!(rig.start(Engine::Copy, &[]).wait(), Ok(()));
 }
 
-/// A function of the driver that every submission comes through. Tracer and kprobe events take its
-/// C only, for rustc has no `-mfentry`; the Rust is for perf and GDB.
+/// A function of the driver that every submission comes through. The function tracer takes its C
+/// only, for rustc has no `-mfentry`; kprobe events take both.
 const FUNCTION: &str = "skua_trace_submit";
 
 fn the_function_tracer_follows_a_submission() {
@@ -79,8 +80,23 @@ fn the_function_tracer_follows_a_submission() {
     }
 }
 
-fn a_kprobe_on_a_function_of_the_driver_fires() {
-    let event = format!("skua_hit_{}", std::process::id());
+fn a_kprobe_on_c_of_the_driver_fires() {
+    fires("c", FUNCTION);
+}
+
+fn a_kprobe_on_rust_of_the_driver_fires() {
+    let symbols = fs::read_to_string("/proc/kallsyms").unwrap();
+    let mut ours = symbols.lines().filter_map(|line| {
+        let (symbol, module) = line.split_once('\t')?;
+        (module == "[skua]").then(|| symbol.rsplit(' ').next())?
+    });
+    let publish = ours.find(|name| name.ends_with("10Submission7publish"));
+    fires("rust", publish.expect("Submission::publish"));
+}
+
+/// A submission meets a probe at the begin of a function of the driver.
+fn fires(kind: &str, function: &str) {
+    let event = format!("skua_{kind}_{}", std::process::id());
     let probes = Path::new(TRACING).join("kprobe_events");
     let append = |line: &str| {
         use std::io::Write;
@@ -93,7 +109,7 @@ fn a_kprobe_on_a_function_of_the_driver_fires() {
                 panic!("{line}: {error}: {}", log.unwrap_or_default())
             });
     };
-    append(&format!("p:kprobes/{event} skua:{FUNCTION}\n"));
+    append(&format!("p:kprobes/{event} skua:{function}\n"));
     let instance = Instance::new();
     instance.set(&format!("events/kprobes/{event}/enable"), "1");
     submit();
