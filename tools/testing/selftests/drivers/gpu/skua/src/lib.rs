@@ -23,7 +23,8 @@
 //!   what the kernel logged;
 //! - [`loss`]: a GPU that goes away; [`power`]: a guest that sleeps;
 //! - [`aperture`], [`asleep`], [`wddm_memory`]: tests of several programs;
-//! - [`table`], [`witness`]: bad arguments, and what they must not change.
+//! - [`table`], [`witness`]: bad arguments, and what they must not change;
+//! - [`every_call`]: good ones, of a device that does not work.
 
 #![deny(unsafe_code)]
 
@@ -36,6 +37,7 @@ pub mod child;
 pub mod client;
 pub mod drawing;
 pub mod events;
+pub mod every_call;
 pub mod failures;
 pub mod fdinfo;
 pub mod function;

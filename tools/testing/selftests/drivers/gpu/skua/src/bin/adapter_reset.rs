@@ -18,6 +18,7 @@ use skua_guest::clock::Clock;
 use skua_guest::host::{expect_error, Lies};
 use skua_selftests::client::{map, signal, unmap, wait, wait_value as until, PATIENCE};
 use skua_selftests::events::Trace;
+use skua_selftests::every_call::{EveryCall, IfLost};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
     both, evict_all, evict_some, expect_gpu, movable, movable_in_vram, pattern, place, resident,
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         row_2_21_what_moves_in_gets_there: 120 at_rest,
         row_2_21_what_moves_moves_whole: 180,
         row_2_02_the_sixth_is_the_last: 120,
+        what_a_lost_device_answers,
         a_reset_is_told,
         counts_go_on,
         an_unanswered_invalidation_ends_with_a_reset: 60,
@@ -666,6 +668,21 @@ fn row_2_02_the_sixth_is_the_last() {
     begin();
     assert_eq!(reset(), 1);
     expect_working();
+}
+
+fn what_a_lost_device_answers() {
+    begin();
+    for _ in 1..=5 {
+        reset();
+    }
+    let calls = EveryCall::new();
+    expect_error("the device is lost").expect("the kernel's log");
+    assert!(Function::first().debugfs("reset").is_err());
+    calls.expect(|kind| match kind {
+        IfLost::Refused => Err(Errno::EIO),
+        IfLost::Answered => Ok(()),
+    });
+    begin();
 }
 
 /// By an event, and by a dump of what the device looked like.

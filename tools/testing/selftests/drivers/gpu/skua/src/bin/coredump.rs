@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
+use skua_selftests::client::map;
 use skua_selftests::function::Function;
 use skua_selftests::rig::{wait_value, write};
 use skua_selftests::suite::eventually;
@@ -17,6 +18,7 @@ fn main() -> ExitCode {
     suite::main(tests![
         a_fault_is_kept,
         a_hang_is_kept: 60,
+        what_is_far_apart_is_kept_in_part,
         the_first_is_kept_until_it_is_cleared,
     ])
 }
@@ -85,7 +87,8 @@ fn word<'a>(line: &'a str, name: &str) -> &'a str {
 fn a_fault_is_kept() {
     clear();
     let rig = Rig::new();
-    let buffer = rig.buffer(Place::Vram, 64 << 10);
+    // Large pages that lie one behind the other.
+    let buffer = rig.buffer(Place::Vram, 128 << 10);
     let nowhere = rig.reserve(4096);
     let context = rig.new_context(Engine::Compute);
     let job = rig.start_in(context, &[write(buffer.va, 1), write(nowhere, 1)]);
@@ -124,7 +127,7 @@ fn a_fault_is_kept() {
     expect(packet, "start", "0x0");
     // Where its memory is.
     let page = line(&dump, &format!(" {:#x}:", buffer.va));
-    for (name, value) in [("bytes", "0x10000"), ("writable", "true")] {
+    for (name, value) in [("bytes", "0x20000"), ("writable", "true")] {
         expect(page, name, value);
     }
     assert!(page.contains(" vram 0x"), "{page}");
@@ -149,6 +152,28 @@ fn a_hang_is_kept() {
     let engine = line(&dump, &format!("engine {} ", word(failure, "engine")));
     expect(engine, "device", "Some(Waiting)");
     assert!(line(&dump, &format!(" {:#x}:", never.va)).contains(" system 0x"));
+    clear();
+}
+
+/// Tables are read under a lock that others wait for, so that there is an end to it.
+fn what_is_far_apart_is_kept_in_part() {
+    const MAPPED: u64 = 100;
+    clear();
+    let rig = Rig::new();
+    let object = rig.bo(Place::System, 4096);
+    // A table of its own for each.
+    let at = |n: u64| (1 << 40) + (n << 21);
+    let maps: Vec<_> = (0..MAPPED).map(|n| map(object, 0, at(n), 4096)).collect();
+    assert_eq!(rig.bind_and_wait(rig.vm, &maps), Ok(()));
+    let nowhere = rig.reserve(4096);
+    let job = rig.start(Engine::Compute, &[write(nowhere, 1)]);
+    assert_eq!(job.wait(), Err(Errno::EFAULT));
+    let (_, dump) = dump();
+    let kept = |n: &u64| dump.contains(&format!("\n {:#x}: bytes 0x1000 ", at(*n)));
+    let kept: Vec<u64> = (0..MAPPED).filter(kept).collect();
+    // The first ones, and some tables are above them.
+    assert_eq!(kept, Vec::from_iter(0..kept.len() as u64));
+    assert!((32..64).contains(&kept.len()), "{}", kept.len());
     clear();
 }
 
