@@ -49,7 +49,10 @@ use crate::{
             Node, //
         },
         page_table::PageTable,
-        vm::Vm, //
+        vm::{
+            map::MapGuard,
+            Vm, //
+        }, //
     },
     policy::{
         interval_map::{
@@ -197,13 +200,18 @@ impl Vm {
     ) -> Result {
         let dev = device::enter(&*self.dev).ok_or(ENODEV)?;
         let parent = gpu::parent(&dev);
-        self.accept(parent, &mut self.map().map, operations, waits, signals)?;
+        let mut guard = self.map();
+        let _signalling = self.accept(parent, &mut guard.map, operations, waits, signals)?;
+        // What has gone meanwhile is seen to when the bind is done, as that allocates.
+        let MapGuard { map, .. } = guard;
+        drop(map);
         // Most binds wait for nothing: do them here and spare the worker's wake-up.
         self.process();
         Ok(())
     }
 
-    /// Changes `map`, which is this one's, and queues the bind; [`Vm::process`] does it.
+    /// Changes `map`, which is this one's, and queues the bind; [`Vm::process`] does it, to which
+    /// the caller sees in the section that is returned: `signals` are published.
     pub(super) fn accept(
         self: &Arc<Self>,
         parent: &Device<Bound>,
@@ -211,7 +219,7 @@ impl Vm {
         operations: KVVec<Operation>,
         mut waits: Few<Fence>,
         signals: &mut Signals,
-    ) -> Result {
+    ) -> Result<Signalling> {
         let tables = self.reached.tables.access(parent)?;
         let nodes = u32::try_from(operations.len())?
             .checked_mul(MAP_NODES + UNMAP_NODES)
@@ -294,8 +302,7 @@ impl Vm {
             end.fence = Some(fence);
         }
         self.binds.lock().queue.push_back(bind);
-        drop(signalling);
-        Ok(())
+        Ok(signalling)
     }
 
     /// Allocates the tables that `operations` need, and adds what their memory waits for to

@@ -187,7 +187,8 @@ impl Vm {
             }
             if !operations.is_empty() {
                 let nothing = &mut Signals::new();
-                self.accept(parent, map, operations, Few::Empty, nothing)?;
+                // Nothing is published: the worker comes by.
+                drop(self.accept(parent, map, operations, Few::Empty, nothing)?);
             }
         }
         Ok(())

@@ -119,6 +119,7 @@ impl Vm {
             bind.gate.close();
             self.dev.reapers.binds.bury(bind.into_arc());
             let how = self.ended(result);
+            // Of what they are for only memory may go with them, which waits for nothing.
             promises.iter_mut().for_each(|promise| promise.keep(how));
             if let Some(fence) = fence {
                 // That it does not answer is the device's loss.
