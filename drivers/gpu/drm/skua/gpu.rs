@@ -47,7 +47,7 @@
 //! Engine::turn                   mutex; no ioctl takes it
 //! Vm::installing                 mutex; VM_BIND, SUBMIT and who moves memory take it, too
 //! PageTable::tables, Hardware's  mutexes
-//! counts of flushes,
+//! count of aperture flushes,
 //! Watch::watchdogs
 //! Engine::state                  spin locks, from here on
 //! Destroyer::queues
@@ -59,7 +59,8 @@
 //! PendingResidency::operations, Retries::state
 //! Claims::counts, a device's notice, Context::area_move, Gate::waiters, Operation::publisher
 //! Gpu::fences, MonitoredFence::state, Pledge::state
-//! Reaper::dead, fences::sleep::Sleeper::progress, DevresSet's state (rust/kernel/devres.rs)
+//! Reaper::dead, fences::sleep::Sleeper::progress, DevresSet's state (rust/kernel/devres.rs),
+//! Hardware's count of TLB flushes
 //! locks of fences and work queues
 //! ```
 //!

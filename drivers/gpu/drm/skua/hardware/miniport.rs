@@ -93,6 +93,7 @@ use kernel::{
         io_write, //
     },
     new_mutex,
+    new_spinlock,
     prelude::*,
     revocable::RevocableGuard,
     sync::{
@@ -104,7 +105,8 @@ use kernel::{
         },
         barrier,
         Arc,
-        Mutex, //
+        Mutex,
+        SpinLock, //
     }, //
 };
 
@@ -133,8 +135,9 @@ pub(crate) struct Hardware {
     /// the device counts them. Held over the register write, so that numbers and writes have one
     /// order.
     #[pin]
-    flushes: Mutex<u32>,
-    /// The same for flushes of the CPU host aperture, whose table is changed under it.
+    flushes: SpinLock<u32>,
+    /// The same for flushes of the CPU host aperture, whose table is changed under it. Taken before
+    /// that.
     #[pin]
     aperture_flushes: Mutex<u32>,
     /// Twice how often the adapter was reset, and one less from the beginning of a reset until it
@@ -236,7 +239,7 @@ impl Hardware {
             regs,
             shared,
             refuge,
-            flushes <- new_mutex!(0),
+            flushes <- new_spinlock!(0),
             aperture_flushes <- new_mutex!(0),
             generation: Atomic::new(0),
             next_fault: Atomic::new(0),
@@ -770,8 +773,8 @@ impl Miniport for Hardware {
     }
 
     fn reset_from_timeout(&self) -> Result {
-        let mut flushes = self.flushes.lock();
         let mut aperture_flushes = self.aperture_flushes.lock();
+        let mut flushes = self.flushes.lock();
         (*flushes, *aperture_flushes) = (0, 0);
         // Not twice, if the last one did not end.
         let generation = self.generation() | 1;
@@ -807,8 +810,8 @@ impl Miniport for Hardware {
     }
 
     fn has_restarted(&self) -> Result<bool> {
-        let _flushes = self.flushes.lock();
         let aperture_flushes = self.aperture_flushes.lock();
+        let _flushes = self.flushes.lock();
         let shared = self.shared()?;
         if shared.aperture_ack()? != *aperture_flushes {
             return Ok(false);
