@@ -388,6 +388,7 @@ impl<T> Drop for Lasting<T> {
 mod tests {
     use super::{
         super::queue::{
+            Nice,
             Order,
             OwnedQueue, //
         },
@@ -610,7 +611,7 @@ mod tests {
             }),
             GFP_KERNEL,
         )?;
-        let queue = OwnedQueue::new(c"skua-kunit", Order::Unordered)?;
+        let queue = OwnedQueue::new(c"skua-kunit", Order::Unordered, Nice::Normal)?;
         assert!(queue.enqueue::<Arc<Owner>, 0>(owner).is_ok());
         // Where the host is busy it may be over soon after, and nothing is waited for.
         slow.begun.wait_for_completion();

@@ -239,6 +239,7 @@ mod tests {
             gem,
             mock,
             queue::{
+                Nice,
                 Order,
                 OwnedQueue, //
             },
@@ -379,7 +380,7 @@ mod tests {
     #[test]
     fn victims_are_tried() -> Result {
         let (a, b) = (Reservation::new()?, Reservation::new()?);
-        let queue = OwnedQueue::new(c"skua-kunit", Order::Unordered)?;
+        let queue = OwnedQueue::new(c"skua-kunit", Order::Unordered, Nice::Normal)?;
         let rival = rival(&queue, &a, &b)?;
         let mut exec = Exec::lock_all(|exec| {
             assert!(!exec.try_lock(&a.handle())?);
@@ -397,7 +398,7 @@ mod tests {
     #[test]
     fn the_younger_gives_way_and_begins_again() -> Result {
         let (a, b) = (Reservation::new()?, Reservation::new()?);
-        let queue = OwnedQueue::new(c"skua-kunit", Order::Unordered)?;
+        let queue = OwnedQueue::new(c"skua-kunit", Order::Unordered, Nice::Normal)?;
         // Its ticket is the older one, and it has what we want.
         let rival = rival(&queue, &a, &b)?;
         let mut rounds = 0;

@@ -45,12 +45,21 @@ pub(crate) enum Order {
     Unordered,
 }
 
+/// At which nice level the workers of a queue run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nice {
+    /// As threads do: for work of which a client decides how much it is.
+    Normal,
+    /// Before threads, for what is short and others wait for (`WQ_HIGHPRI`).
+    High,
+}
+
 /// A work queue that ends with its owner: dropping it waits for what is queued.
 ///
 /// # Examples
 ///
 /// ```ignore
-/// let queue = OwnedQueue::new(c"moves", Order::Unordered)?;
+/// let queue = OwnedQueue::new(c"moves", Order::Unordered, Nice::Normal)?;
 /// // It comes back if the item is queued already.
 /// let _ = queue.enqueue(item);
 /// queue.flush();
@@ -68,10 +77,11 @@ unsafe impl Sync for OwnedQueue {}
 
 impl OwnedQueue {
     /// Makes a queue. `name` shows in the list of kernel threads. `ENOMEM`.
-    pub(crate) fn new(name: &CStr, order: Order) -> Result<Self> {
-        let mut flags = bindings::wq_flags_WQ_MEM_RECLAIM
-            | bindings::wq_flags_WQ_HIGHPRI
-            | bindings::wq_flags_WQ_UNBOUND;
+    pub(crate) fn new(name: &CStr, order: Order, nice: Nice) -> Result<Self> {
+        let mut flags = bindings::wq_flags_WQ_MEM_RECLAIM | bindings::wq_flags_WQ_UNBOUND;
+        if nice == Nice::High {
+            flags |= bindings::wq_flags_WQ_HIGHPRI;
+        }
         let mut active = 0;
         if order == Order::Ordered {
             // `alloc_ordered_workqueue()`
@@ -124,8 +134,8 @@ impl ModuleQueue {
 
     /// Opens the queue. The result belongs into the module structure, behind everything whose end
     /// may queue work; dropping it runs what is queued, and what that queues, to the end. `ENOMEM`.
-    pub(crate) fn open(&'static self, name: &CStr, order: Order) -> Result<OpenQueue> {
-        let queue = OwnedQueue::new(name, order)?;
+    pub(crate) fn open(&'static self, name: &CStr, nice: Nice) -> Result<OpenQueue> {
+        let queue = OwnedQueue::new(name, Order::Unordered, nice)?;
         self.0.store(queue.0.as_ptr().expose_provenance(), Release);
         Ok(OpenQueue { place: self, queue })
     }
@@ -199,7 +209,7 @@ pub(crate) trait AlarmHandler: Send + Sync + 'static {
 ///     }
 /// }
 ///
-/// let queue = Arc::new(OwnedQueue::new(c"watchdog", Order::Ordered)?, GFP_KERNEL)?;
+/// let queue = Arc::new(OwnedQueue::new(c"watchdog", Order::Ordered, Nice::High)?, GFP_KERNEL)?;
 /// let watchdog = Alarm::new(queue, Watchdog::new())?;
 /// watchdog.set(msecs_to_jiffies(100));
 /// // It is not running, and will not.
@@ -357,7 +367,7 @@ mod tests {
     fn ordered_queue_keeps_order_and_drop_drains() -> Result {
         let place = Arc::new(Atomic::new(0), GFP_KERNEL)?;
         let (a, b, c) = (item(&place)?, item(&place)?, item(&place)?);
-        let queue = OwnedQueue::new(c"skua-kunit", Order::Ordered)?;
+        let queue = OwnedQueue::new(c"skua-kunit", Order::Ordered, Nice::Normal)?;
         for work in [&a, &b, &c] {
             assert!(queue.enqueue::<Arc<Item>, 0>(work.clone()).is_ok());
         }
@@ -371,7 +381,7 @@ mod tests {
     #[test]
     fn flush_waits() -> Result {
         let place = Arc::new(Atomic::new(0), GFP_KERNEL)?;
-        let queue = OwnedQueue::new(c"skua-kunit", Order::Unordered)?;
+        let queue = OwnedQueue::new(c"skua-kunit", Order::Unordered, Nice::Normal)?;
         let work = item(&place)?;
         assert!(queue.enqueue::<Arc<Item>, 0>(work.clone()).is_ok());
         queue.flush();
@@ -410,7 +420,10 @@ mod tests {
             }),
             GFP_KERNEL,
         )?;
-        let queue = Arc::new(OwnedQueue::new(c"skua-kunit", Order::Ordered)?, GFP_KERNEL)?;
+        let queue = Arc::new(
+            OwnedQueue::new(c"skua-kunit", Order::Ordered, Nice::Normal)?,
+            GFP_KERNEL,
+        )?;
         Ok((bell.clone(), Alarm::new(queue, Ring(bell))?))
     }
 

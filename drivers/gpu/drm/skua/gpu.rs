@@ -249,7 +249,7 @@ const QUANTA_PER_SECOND: u64 = 5000;
 /// Turns of others after which a context of any level has one.
 const PATIENCE: u64 = 100;
 
-/// Where contexts and moves are looked at when something that they wait for has happened.
+/// Where contexts are looked at when something that they wait for has happened.
 /// It belongs to the module: the work may hold the last reference to the device.
 pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 

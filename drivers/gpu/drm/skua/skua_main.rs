@@ -45,7 +45,7 @@
 
 #![crate_name = "skua"]
 
-use ext::queue::Order;
+use ext::queue::Nice;
 use kernel::{
     prelude::*,
     InPlaceModule, //
@@ -102,11 +102,11 @@ impl InPlaceModule for Skua {
                 // Before any device is probed.
                 driver::settings()?;
             },
-            _holds: fences::hold::QUEUE.open(c"skua-holds", Order::Unordered)?,
-            _work: gpu::QUEUE.open(c"skua", Order::Unordered)?,
-            _binds: memory::vm::QUEUE.open(c"skua-binds", Order::Unordered)?,
-            _reapers: reaper::QUEUE.open(c"skua-reapers", Order::Unordered)?,
-            _eventfds: fences::sleep::QUEUE.open(c"skua-eventfds", Order::Unordered)?,
+            _holds: fences::hold::QUEUE.open(c"skua-holds", Nice::Normal)?,
+            _work: gpu::QUEUE.open(c"skua", Nice::High)?,
+            _binds: memory::vm::QUEUE.open(c"skua-binds", Nice::Normal)?,
+            _reapers: reaper::QUEUE.open(c"skua-reapers", Nice::Normal)?,
+            _eventfds: fences::sleep::QUEUE.open(c"skua-eventfds", Nice::Normal)?,
             _driver <- ext::pci::Registration::new(<Self as kernel::ModuleMetadata>::NAME, module),
             _guard: ext::fence::ModuleGuard::new(),
         })

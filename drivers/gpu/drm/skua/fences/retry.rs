@@ -13,6 +13,7 @@ use crate::{
     ext::queue::{
         Alarm,
         AlarmHandler,
+        Nice,
         Order,
         OwnedQueue, //
     },
@@ -133,7 +134,7 @@ impl Retries {
 
     /// Has holders be woken from now on, by an alarm in a queue of its own. `ENOMEM`.
     pub(crate) fn start(dev: &SkuaDevice) -> Result {
-        let queue = OwnedQueue::new(c"skua-retries", Order::Ordered)?;
+        let queue = OwnedQueue::new(c"skua-retries", Order::Ordered, Nice::Normal)?;
         let alarm = Alarm::new(Arc::new(queue, GFP_KERNEL)?, Look { dev: dev.into() })?;
         dev.retries.state.lock().alarm = Some(alarm);
         Ok(())

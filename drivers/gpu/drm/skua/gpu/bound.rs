@@ -138,7 +138,9 @@ impl Gpu {
         dev.retries.stop();
         // What waits in the queues looks, finds nothing to do, and lets go of the device.
         crate::fences::hold::QUEUE.flush();
+        QUEUE.flush();
         crate::memory::vm::QUEUE.flush();
+        // What waited for binds and moves.
         QUEUE.flush();
         // What still waits for a worker that has not run.
         dev.destroyer.end();

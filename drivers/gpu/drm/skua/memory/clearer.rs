@@ -26,6 +26,7 @@ use crate::{
     ext::queue::{
         Alarm,
         AlarmHandler,
+        Nice,
         Order,
         OwnedQueue, //
     },
@@ -115,7 +116,7 @@ impl Clearer {
 
     /// The device works: clears what it has. `ENOMEM`.
     pub(crate) fn start(dev: &SkuaDevice) -> Result {
-        let queue = OwnedQueue::new(c"skua-clears", Order::Ordered)?;
+        let queue = OwnedQueue::new(c"skua-clears", Order::Ordered, Nice::Normal)?;
         let alarm = Alarm::new(Arc::new(queue, GFP_KERNEL)?, Clears { dev: dev.into() })?;
         *dev.clearer.alarm.lock() = Some(alarm);
         dev.clearer.look();

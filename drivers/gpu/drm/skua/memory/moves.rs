@@ -21,7 +21,6 @@ use crate::{
     gpu::{
         self,
         SkuaDevice,
-        QUEUE,
         WEDGED, //
     },
     kernel_heap::KernelHeap,
@@ -35,7 +34,8 @@ use crate::{
         save_areas,
         vm::{
             for_each_user,
-            Vm, //
+            Vm,
+            QUEUE, //
         },
         vram::VramRange, //
     },

@@ -28,6 +28,7 @@ use crate::{
         queue::{
             Alarm,
             AlarmHandler,
+            Nice,
             Order,
             OwnedQueue, //
         },
@@ -268,7 +269,7 @@ struct Discards {
 impl Discarder {
     /// One that nobody has asked yet. `ENOMEM`.
     pub(crate) fn new(dev: &SkuaDevice) -> Result<Self> {
-        let queue = OwnedQueue::new(c"skua-discards", Order::Ordered)?;
+        let queue = OwnedQueue::new(c"skua-discards", Order::Ordered, Nice::Normal)?;
         let pages = Arc::new(Atomic::new(0), GFP_KERNEL)?;
         let handler = Discards {
             dev: dev.into(),

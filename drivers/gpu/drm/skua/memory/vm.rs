@@ -132,7 +132,8 @@ pub(crate) const VA_START: u64 = 0x1_0000;
 /// Address behind the last that can be bound: the upper 4 GiB are the driver's.
 pub(crate) const VA_END: u64 = (1 << VA_BITS) - (1 << 32);
 
-/// Where binds are done that wait, or are behind others: of its own, as one may take long.
+/// Where binds are done that wait, or are behind others, and what has moved is installed: of its
+/// own, as one may take long.
 pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 
 /// Every GPU virtual address, those included that cannot be bound.

@@ -37,6 +37,7 @@ use crate::{
         queue::{
             Alarm,
             AlarmHandler,
+            Nice,
             Order,
             OwnedQueue, //
         },
@@ -185,7 +186,10 @@ impl Alarms {
     /// Makes the alarms of `dev`; `job_ms` is how long a packet may work, `preempt_ms` how long an
     /// engine may take to stop when it is asked to. `ENOMEM`.
     pub(crate) fn new(dev: &SkuaDevice, job_ms: u32, preempt_ms: u32) -> Result<Arc<Self>> {
-        let queue = Arc::new(OwnedQueue::new(c"skua-alarms", Order::Ordered)?, GFP_KERNEL)?;
+        let queue = Arc::new(
+            OwnedQueue::new(c"skua-alarms", Order::Ordered, Nice::High)?,
+            GFP_KERNEL,
+        )?;
         let limits = |timeout_ms: u32| Limits {
             // A packet may be as slow as its host, but not use next to no engine time for long:
             // see the policy.
