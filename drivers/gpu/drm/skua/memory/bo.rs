@@ -357,9 +357,8 @@ pub(crate) fn wait_a_moment(bo: &Bo, patience: &mut Jiffies) -> Result<bool> {
 /// CPU's mappings fault from now on, and nothing of it is installed any more. What may still lead
 /// to what is returned, the caller removes before it drops it.
 ///
-/// [`None`] if others may have it; of what rests there is no memory.
-pub(crate) fn give_up(bo: &Bo) -> Option<Option<Memory>> {
-    let mut reserved = resv::lock_uninterruptible(bo).ok()?;
+/// [`None`] if others may have it; of what rests there is no memory. `reserved` is its lock.
+pub(crate) fn give_up(bo: &Bo, mut reserved: Reserved<'_>) -> Option<Option<Memory>> {
     // Who is to map or pin it as another takes the lock, too.
     if gem::is_foreign(bo) {
         bo.unmark_dying();

@@ -19,7 +19,8 @@
 //! [armed](Gate::arm).
 //!
 //! What is mapped very often is given up in parts, with others' objects between them: it has no
-//! memory from the first part on, and what it had goes with the last.
+//! memory from the first part on, and what it had goes with the last. What a client has locked, who
+//! may be kept from running, is tried again later: others' go on.
 //!
 //! What is [held](crate::fences::hold) has no fence: who destroys has waited for that before, or
 //! has the destruction begin behind it.
@@ -111,7 +112,11 @@ use kernel::{
         ArcBorrow,
         SpinLock, //
     },
-    time::Jiffies,
+    time::{
+        delay::fsleep,
+        Delta,
+        Jiffies, //
+    },
     workqueue::{
         Work,
         WorkItem, //
@@ -184,15 +189,25 @@ impl Destruction {
         )
     }
 
-    /// Takes what the object has, once. Process context; allocates.
-    fn give_up(&self) {
-        if self.withdrawn.load(Relaxed) == 0 {
-            let given_up = bo::give_up(&self.bo);
-            let none = core::mem::replace(&mut *self.given_up.lock(), given_up);
-            drop(none);
-            // The system's is nobody's.
-            self.withdrawn.store(1, Relaxed);
+    /// Takes what the object has, once; whether that is done. Unless it `may_wait`, it is not if
+    /// somebody has the object's reservation locked. Process context; allocates.
+    fn give_up(&self, may_wait: bool) -> bool {
+        if self.withdrawn.load(Relaxed) > 0 {
+            return true;
         }
+        let reserved = match may_wait {
+            true => resv::lock_uninterruptible(&*self.bo).ok(),
+            false => resv::trylock(&*self.bo),
+        };
+        let Some(reserved) = reserved else {
+            return false;
+        };
+        let given_up = bo::give_up(&self.bo, reserved);
+        let none = core::mem::replace(&mut *self.given_up.lock(), given_up);
+        drop(none);
+        // The system's is nobody's.
+        self.withdrawn.store(1, Relaxed);
+        true
     }
 
     /// Has nothing lead to what the object had, for as many users and ranges as `part` has room
@@ -294,17 +309,32 @@ impl TurnPart {
     }
 }
 
-/// Gives up what the objects of `due` have, those with more than `room` users and ranges only in
-/// part; these are left. Process context; allocates, and may wait for the engines to drop
-/// translations, once.
-fn perform(mut due: List<Destruction>, room: usize) -> List<Destruction> {
-    let (mut done, mut left) = (List::new(), List::new());
+/// What is left of objects that were to be given up.
+struct Left {
+    /// Those that are given up in part.
+    cut: List<Destruction>,
+    /// Those that somebody has locked.
+    locked: List<Destruction>,
+}
+
+/// Gives up what the objects of `all` have, those with more than `room` users and ranges only in
+/// part, those that somebody has locked only if it `may_wait`. Process context; allocates, and may
+/// wait for the engines to drop translations, once.
+fn perform(mut all: List<Destruction>, room: usize, may_wait: bool) -> Left {
+    let (mut due, mut done) = (List::new(), List::new());
+    let mut left = Left {
+        cut: List::new(),
+        locked: List::new(),
+    };
+    while let Some(destruction) = all.pop_front() {
+        match destruction.give_up(may_wait) {
+            true => due.push_back(destruction),
+            false => left.locked.push_back(destruction),
+        }
+    }
     let Some(dev) = due.iter().next().map(|first| first.dev.clone()) else {
         return left;
     };
-    for destruction in due.iter() {
-        destruction.give_up();
-    }
     // Of a device that is gone no table is walked.
     if let Some(bound) = device::enter(&dev) {
         let parent = gpu::parent(&bound);
@@ -322,7 +352,7 @@ fn perform(mut due: List<Destruction>, room: usize) -> List<Destruction> {
                 true => done.push_back(destruction),
                 false => {
                     reaper::count_cut();
-                    left.push_back(destruction);
+                    left.cut.push_back(destruction);
                 }
             }
         }
@@ -357,8 +387,10 @@ struct Due {
     fresh: List<Destruction>,
     /// What is left of those that are mapped very often.
     cut: List<Destruction>,
-    /// Whether one of these has the next turn.
-    is_cuts_turn: bool,
+    /// What somebody had locked.
+    locked: List<Destruction>,
+    /// Which of these had the last turn, in this order.
+    last: usize,
 }
 
 impl Due {
@@ -366,30 +398,47 @@ impl Due {
         Self {
             fresh,
             cut: List::new(),
-            is_cuts_turn: false,
+            locked: List::new(),
+            last: 0,
         }
     }
 
     /// Those of the next turn, who are given up with one flush and before others have the queue;
-    /// and how many users and ranges of each. What is mapped very often has every other turn, so
-    /// nobody waits for all of it.
+    /// and how many users and ranges of each. Each list has one in its turn, so nobody waits for
+    /// all of what is mapped very often.
     fn next(&mut self) -> (List<Destruction>, usize) {
-        let is_cuts = self.is_cuts_turn && !self.cut.is_empty() || self.fresh.is_empty();
-        self.is_cuts_turn = !is_cuts;
-        let (list, count) = match is_cuts {
-            true => (&mut self.cut, 1),
-            false => (&mut self.fresh, AT_ONCE),
-        };
-        let mut next = List::new();
-        for _ in 0..count {
-            match list.pop_front() {
-                Some(destruction) => next.push_back(destruction),
-                None => break,
+        let (mut next, mut room) = (List::new(), 0);
+        for _ in 0..3 {
+            self.last = self.last.wrapping_add(1) % 3;
+            let (list, count) = match self.last {
+                0 => (&mut self.fresh, AT_ONCE),
+                1 => (&mut self.cut, 1),
+                _ => (&mut self.locked, AT_ONCE),
+            };
+            for _ in 0..count {
+                match list.pop_front() {
+                    Some(destruction) => next.push_back(destruction),
+                    None => break,
+                }
+            }
+            room = RANGES_AT_ONCE / count;
+            if !next.is_empty() {
+                break;
             }
         }
-        (next, RANGES_AT_ONCE / count)
+        (next, room)
+    }
+
+    /// Those have another turn that are left of one.
+    fn keep(&mut self, mut left: Left) {
+        self.cut.push_all_back(&mut left.cut);
+        self.locked.push_all_back(&mut left.locked);
     }
 }
+
+/// For how long the worker sleeps where there is nothing but what somebody has locked: clients do,
+/// and may be kept from running, or throttled, while they have.
+const PAUSE_MS: i64 = 1;
 
 /// Objects that are given up with one flush.
 const AT_ONCE: usize = 64;
@@ -494,9 +543,12 @@ impl Destroyer {
             Self::wake(self);
         }
         let mut due = Due::new(now);
-        while !due.fresh.is_empty() || !due.cut.is_empty() {
+        loop {
             let (some, room) = due.next();
-            due.cut.push_all_back(&mut perform(some, room));
+            if some.is_empty() {
+                break;
+            }
+            due.keep(perform(some, room, true));
         }
     }
 
@@ -553,7 +605,10 @@ impl Destroyer {
     /// Gives up what all that waits has: the device is gone.
     pub(crate) fn end(&self) {
         self.find_due(true);
-        while self.perform_some() {}
+        while self.perform_some(true) || self.queues.lock().behind > 0 {
+            // What the worker has in hand comes back if somebody has it locked.
+            reaper::flush();
+        }
     }
 
     /// Takes out of `dying` what does not wait any more, or `all`, and arms the first gate of what
@@ -605,16 +660,24 @@ impl Destroyer {
         }
     }
 
-    /// Gives up some of what is due; whether there was any.
-    fn perform_some(&self) -> bool {
+    /// Gives up some of what is due; whether there was any. Unless it `may_wait`, what somebody has
+    /// locked has another turn, after a while if there is nothing else.
+    fn perform_some(&self, may_wait: bool) -> bool {
         let (some, room) = self.queues.lock().due.next();
         let count = some.iter().count();
-        let mut left = perform(some, room);
-        let done = count.saturating_sub(left.iter().count());
+        let left = perform(some, room, may_wait);
+        let locked = left.locked.iter().count();
+        let done = count.saturating_sub(locked.saturating_add(left.cut.iter().count()));
         let mut queues = self.queues.lock();
-        queues.due.cut.push_all_back(&mut left);
-        self.cut.set(!queues.due.cut.is_empty());
-        count_out(&mut queues.behind, done);
+        let Queues { due, behind, .. } = &mut *queues;
+        due.keep(left);
+        self.cut.set(!due.cut.is_empty());
+        count_out(behind, done);
+        let are_all_locked = locked > 0 && due.fresh.is_empty() && due.cut.is_empty();
+        drop(queues);
+        if are_all_locked {
+            fsleep(Delta::from_millis(PAUSE_MS));
+        }
         count > 0
     }
 }
@@ -636,7 +699,7 @@ impl WorkItem for Destroyer {
             this.find_due(false);
         }
         // More may have come that was not looked at.
-        if this.perform_some() || is_behind {
+        if this.perform_some(false) || is_behind {
             Self::wake(&this);
         }
     }
