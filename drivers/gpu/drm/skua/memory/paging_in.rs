@@ -507,7 +507,13 @@ pub(crate) fn bring_to_aperture(
     let new = Placement::System(pages, site);
     match relocate(dev, parent, bo, new, None, may_wait, None) {
         Err(error) if error == EBUSY => Ok(()),
-        result => result.map(drop),
+        result => {
+            if result.is_ok() && BoData::is_held_out(bo) {
+                // There was no room for it before: who waits for an unlock waits no longer.
+                dev.pending_residency.look_at_all();
+            }
+            result.map(drop)
+        }
     }
 }
 

@@ -210,7 +210,8 @@ impl PendingResidency {
         self.look_at(Some(key_of(locks)));
     }
 
-    /// A device or the GPU has failed: as [`Self::look_again`], of all clients.
+    /// A device or the GPU has failed, or something locked has come to where the GPU reaches it: as
+    /// [`Self::look_again`], of all clients.
     pub(crate) fn look_at_all(&self) {
         self.look_at(None);
     }

@@ -300,6 +300,7 @@ fn fail_all(dev: &SkuaDevice) {
         }
         dev.reapers.vms.bury(vm);
     });
+    dev.pending_residency.look_at_all();
     dev.contexts.for_each(|context| {
         context.mark(Status::Reset);
         Wake::wake(&context);

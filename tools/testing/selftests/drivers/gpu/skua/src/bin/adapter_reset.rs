@@ -16,12 +16,15 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::EventFd;
 use skua_guest::clock::Clock;
 use skua_guest::host::{expect_error, Lies};
-use skua_selftests::client::{map, signal, unmap, wait, wait_value as until, PATIENCE};
+use skua_selftests::client::{
+    map, signal, signal_value, unmap, wait, wait_value as until, PATIENCE,
+};
 use skua_selftests::events::Trace;
 use skua_selftests::every_call::{EveryCall, IfLost};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
-    both, evict_all, evict_some, expect_gpu, movable, movable_in_vram, pattern, place, resident,
+    both, evict_all, evict_some, expect_gpu, explicit, movable, movable_in_vram, out, pattern,
+    place, resident,
 };
 use skua_selftests::program::LOOP;
 use skua_selftests::race::Hold;
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         row_2_22_what_is_elsewhere_stays: 60 at_rest,
         row_2_22_nobody_writes_what_the_client_writes_then: 60,
         row_2_22_fences_without_a_value_keep_theirs: 60,
+        row_0_21_residency_of_what_is_locked_ends_with_a_reset: 60,
         row_2_22_what_is_saved_does_not_go_on: 60,
         row_2_22_whoever_waits_returns: 120,
         row_2_21_an_engine_that_does_not_reset: 120,
@@ -286,6 +290,21 @@ fn row_2_22_fences_without_a_value_keep_theirs() {
     assert!(!others.fence_has(theirs, 5), "it has a value");
     assert_eq!(others.fence_signal(theirs, 5), Ok(()));
     assert!(others.fence_has(theirs, 5));
+}
+
+/// Signalled was to be a fence of a device that has nothing on the GPU, and does not fail with it.
+fn row_0_21_residency_of_what_is_locked_ends_with_a_reset() {
+    begin();
+    let (rig, device) = explicit();
+    let (handle, _) = out(&rig, SIZE);
+    assert!(rig.lock(handle).is_ok());
+    let fence = rig.fence(0);
+    let syncs = [signal_value(fence, 1)];
+    assert_eq!(rig.begin_resident_for(device, 0, &[handle], &syncs), Ok(0));
+    assert_eq!(reset(), 1);
+    assert!(rig.fence_gets(fence, u64::MAX));
+    assert_eq!(rig.unlock(handle), Ok(()));
+    expect_working();
 }
 
 /// It was preempted, and nobody has a handle of its context any more.

@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         row_0_20_what_may_be_in_the_aperture_is_locked_there: 60 at_rest,
         row_0_21_what_is_locked_and_out_comes_to_the_aperture: 60 at_rest,
         row_0_21_residency_waits_where_the_aperture_is_full: 60 at_rest,
+        row_0_21_residency_comes_with_room_in_the_aperture: 60 at_rest,
         row_0_21_a_lock_that_others_could_not_work_under_is_refused: 60 at_rest,
         row_1_22_the_cpu_maps_the_system_pages at_rest,
         row_1_22_a_lock_leads_to_the_system_pages,
@@ -681,6 +682,25 @@ fn row_0_21_residency_waits_where_the_aperture_is_full() {
     assert!(rig.fence_gets(fence, 1));
     assert_eq!(place(&rig, handle), Place::Vram);
     expect_gpu(&rig, "what the CPU wrote", va, size, pattern(1));
+}
+
+/// While it is locked still: what comes there for another reason is there for all who wait.
+fn row_0_21_residency_comes_with_room_in_the_aperture() {
+    let (rig, device) = explicit();
+    let placements = bit(&rig, Place::Vram) | bit(&rig, Place::Aperture);
+    let handle = rig.bo_create(PAGE, 0, placements).expect("BO_CREATE");
+    let filler = buffer(&rig, &[Place::Aperture], WINDOW);
+    assert!(rig.lock(handle).is_ok());
+    assert_eq!(place(&rig, handle), Place::System);
+    let fence = rig.fence(0);
+    let syncs = [signal_value(fence, 1)];
+    assert_eq!(rig.begin_resident_for(device, 0, &[handle], &syncs), Ok(0));
+    assert!(!rig.fence_has(fence, 1), "it is nowhere");
+    assert_eq!(rig.destroy_synchronously(&[filler.handle], 0), Ok(()));
+    assert_eq!(rig.make_resident_for(device, 0, &[handle]), Ok(0));
+    assert_eq!(place(&rig, handle), Place::Aperture);
+    assert!(rig.fence_gets(fence, 1));
+    assert_eq!(rig.unlock(handle), Ok(()));
 }
 
 fn row_0_21_a_lock_that_others_could_not_work_under_is_refused() {
