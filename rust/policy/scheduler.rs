@@ -68,7 +68,8 @@ pub struct Level(u8);
 impl Level {
     /// That of a client's context at first: priority 0.
     pub const NORMAL: Self = Self(7);
-    /// The system's own, for paging: nothing goes before it, and nobody preempts it.
+    /// The system's own, for paging: nothing goes before it but what starves, and nobody preempts
+    /// it.
     pub const SYSTEM: Self = Self(15);
 
     /// That of WDDM's priority of a context (`D3DKMT_SETCONTEXTSCHEDULINGPRIORITY`), -7 to 7.
@@ -429,10 +430,9 @@ impl Scheduler {
     /// that. Who is served for that is protected, and goes behind its equals.
     pub fn next(&self, now: u64) -> Option<(Level, bool)> {
         let highest = self.highest(None, Levels::default())?;
-        let starving = match highest {
-            Level::SYSTEM => None,
-            _ if self.aged => None,
-            _ => self.starving(highest, None, Levels::default(), now),
+        let starving = match self.aged {
+            true => None,
+            false => self.starving(highest, None, Levels::default(), now),
         };
         Some((starving.unwrap_or(highest), starving.is_some()))
     }
