@@ -20,8 +20,9 @@ extern "C" {
  *
  * - Only __u32, __s32 and __u64. Every structure is a multiple of 8 bytes, has no
  *   holes, and every 64-bit member is 64-bit aligned.
- * - A member called pad or reserved must be zero, a flag without a meaning must
- *   not be set, and an enumeration's value must be a listed one: -EINVAL.
+ * - A member called pad or reserved must be zero, unless it says that it is
+ *   returned, a flag without a meaning must not be set, and an enumeration's value
+ *   must be a listed one: -EINVAL.
  * - Structures and arrays of structures grow at the end, and zero in a new
  *   member means what the driver did before it existed. The size of an ioctl's
  *   argument is in its number: a shorter one is filled up with zeroes, and what
@@ -30,8 +31,9 @@ extern "C" {
  *   element is in &drm_skua_array.stride, that of a query's answer in
  *   &drm_skua_query.size.
  * - An ioctl that fails changes nothing that userspace can see, but where only its
- *   argument cannot be written to in the end (-EFAULT). What can fail is checked in
- *   the order of the members, after the argument was copied once.
+ *   argument cannot be written to in the end (-EFAULT), or where it says otherwise.
+ *   The argument is copied once, and what can fail is checked before anything
+ *   changes; which of several errors is returned is not promised.
  * - No ioctl of this header waits for fences or for work of the GPU, but
  *   DRM_IOCTL_SKUA_BO_CREATE, DRM_IOCTL_SKUA_CONTEXT_ALLOC,
  *   DRM_IOCTL_SKUA_MAKE_RESIDENT and DRM_IOCTL_SKUA_SUBMIT where they make room,
@@ -259,7 +261,7 @@ struct drm_skua_sync {
 	 * @point: The point of a timeline, not 0; 0 for a binary syncobj: -EINVAL. The value of a
 	 * monitored fence.
 	 *
-	 * To be waited for, a point must have a fence already: -EINVAL. Points are
+	 * To be waited for, a syncobj or its point must have a fence already: -EINVAL. Points are
 	 * signalled in the order in which they are added. To be signalled, a value must be above
 	 * all that its fence has or was promised, before it in the array, too: -EINVAL.
 	 */
@@ -272,7 +274,10 @@ struct drm_skua_sync {
 enum drm_skua_query_type {
 	/** @DRM_SKUA_QUERY_DEVICE: One &struct drm_skua_device_info. */
 	DRM_SKUA_QUERY_DEVICE = 0,
-	/** @DRM_SKUA_QUERY_ENGINES: &struct drm_skua_engine_info for each engine. */
+	/**
+	 * @DRM_SKUA_QUERY_ENGINES: &struct drm_skua_engine_info for each engine that clients can
+	 * use; of several copy engines the driver keeps one for itself. Numbers may have gaps.
+	 */
 	DRM_SKUA_QUERY_ENGINES,
 	/** @DRM_SKUA_QUERY_REGIONS: &struct drm_skua_region_info for each memory region. */
 	DRM_SKUA_QUERY_REGIONS,
@@ -303,7 +308,7 @@ struct drm_skua_device_info {
 	/** @hw_version: Hardware version: major in bits 31:16, minor in bits 15:0. */
 	__u32 hw_version;
 
-	/** @engine_count: Engines. */
+	/** @engine_count: Engines that clients can use: elements of DRM_SKUA_QUERY_ENGINES. */
 	__u32 engine_count;
 
 	/** @va_start: First GPU virtual address that can be bound. */
@@ -365,7 +370,7 @@ struct drm_skua_device_info {
 enum drm_skua_engine_kind {
 	/** @DRM_SKUA_ENGINE_COMPUTE: Graphics and compute: all commands. */
 	DRM_SKUA_ENGINE_COMPUTE = 0,
-	/** @DRM_SKUA_ENGINE_COPY: Copy and paging: all commands but DISPATCH. */
+	/** @DRM_SKUA_ENGINE_COPY: Copy and paging: all commands but DISPATCH and DRAW. */
 	DRM_SKUA_ENGINE_COPY,
 };
 
@@ -449,7 +454,8 @@ enum drm_skua_bo_flags {
 	 *
 	 * So it can be accessed in system memory alone, while it is locked
 	 * (DRM_IOCTL_SKUA_BO_LOCK), and is never seen in VRAM, unless the CPU host aperture is
-	 * cached (WDDM: SupportsCachedCpuHostAperture): then it is seen there as others are.
+	 * cached (WDDM: SupportsCachedCpuHostAperture) and system memory is among its placements:
+	 * then it is seen there as others are.
 	 */
 	DRM_SKUA_BO_CACHED = 1 << 1,
 	/**
@@ -497,7 +503,7 @@ struct drm_skua_bo_create {
 	 * At least one, and only ones that exist (WDDM: SupportedSegmentSet). Of several, the first
 	 * in the order of &preferred is taken that has room. VRAM has if room can be made, where
 	 * the CPU can map it if it is to map the object:
-	 * in &drm_skua_region_info.cpu_visible_size, or, unless VRAM alone is named, anywhere
+	 * in &drm_skua_region_info.cpu_visible_size, or, if system memory is named, too, anywhere
 	 * if there is a CPU host aperture (&drm_skua_region_info.aperture_size). The
 	 * aperture (DRM_SKUA_REGION_APERTURE) has if it is free in one piece. Where none has and
 	 * system memory is not named, others leave the aperture that may be elsewhere, or in the
@@ -569,7 +575,7 @@ struct drm_skua_bo_create {
  * usable when the device is gone: what was in VRAM is then one page under all of its addresses,
  * zero until somebody writes it.
  *
- * What is in VRAM and is DRM_SKUA_BO_CACHED where that is not, or not DRM_SKUA_BO_CPU_ACCESS,
+ * What is in VRAM and is not seen there (DRM_SKUA_BO_CACHED), or not DRM_SKUA_BO_CPU_ACCESS,
  * is a bus error to access: lock it (DRM_IOCTL_SKUA_BO_LOCK).
  *
  * Errors: -ENOENT for @handle; -EINVAL for @pad; -EPERM for a buffer object without
@@ -803,9 +809,9 @@ struct drm_skua_evict {
  * the CPU can access wherever it is stays where it is, and may be moved under the lock,
  * which nobody notices; but in VRAM that it reaches through the CPU host aperture no more is
  * locked than that has pages for: what exceeds it leaves VRAM until it is unlocked, as
- * &drm_skua_bo_create.eviction_set says. What it cannot access in VRAM (DRM_SKUA_BO_CACHED, unless
- * the CPU host aperture is cached, or no DRM_SKUA_BO_CPU_ACCESS) leaves that likewise if it is
- * there, and does not come to VRAM before it is unlocked, whoever makes it resident. What may be in VRAM alone does not
+ * &drm_skua_bo_create.eviction_set says. What it cannot access in VRAM (DRM_SKUA_BO_CACHED that is
+ * not seen there, or no DRM_SKUA_BO_CPU_ACCESS) leaves that likewise if it is there, and does not
+ * come to VRAM before it is unlocked, whoever makes it resident. What may be in VRAM alone does not
  * move for a lock: it can be locked while it is moved out, unless others may have it, and work
  * that needs it is refused (-EBUSY), as is its export, until it is unlocked. What is resident of it
  * comes then (DRM_IOCTL_SKUA_MAKE_RESIDENT).
@@ -877,7 +883,8 @@ struct drm_skua_bo_priority {
 /**
  * struct drm_skua_bo_set_priority - Argument of DRM_IOCTL_SKUA_BO_SET_PRIORITY
  *
- * Sets priorities of residency (WDDM: SetAllocationPriority), of all or of none. A
+ * Sets priorities of residency (WDDM: SetAllocationPriority), of all or of none; but with
+ * -EINTR the first ones may have changed: call again. A
  * priority is a hint. Of what could leave VRAM because others need the room, and is not
  * resident for somebody (DRM_IOCTL_SKUA_MAKE_RESIDENT), the buffer objects of the lowest
  * priority go first; of these, those that are idle; of these, those that were not used for
@@ -1217,16 +1224,20 @@ struct drm_skua_bind_op {
  * A bind that waits for a value of a monitored fence that is not reached is held, as a
  * submission is (DRM_IOCTL_SKUA_SUBMIT), and so is what comes behind it in its address
  * space: syncobjs that it is to signal have no fence for it yet, and what it maps is not
- * mapped in any respect. A buffer object that is destroyed meanwhile is not mapped. If there is
+ * mapped in any respect. A buffer object that is destroyed meanwhile is not mapped. While an
+ * object that it maps is offered, a held bind waits, however long that takes. If there is
  * no memory for it when the value is reached, for ten seconds, the bind fails, and values that
  * it was to signal are lost. Held binds are cancelled when the address space is destroyed.
  *
  * Binds that are not done when the file is closed or the device destroyed are cancelled:
  * -ECANCELED, and values of monitored fences are not signalled.
  *
- * Errors: -ENOENT for @vm or a handle; -EINVAL for anything else out of its range,
- * and for a buffer object that is another address space's; -ENOSPC if 4096 binds of
- * the address space wait or are held.
+ * Errors: -ENOENT for @vm or a handle, also if it is destroyed meanwhile; -EBUSY for a buffer
+ * object to map that is offered (DRM_IOCTL_SKUA_BO_OFFER); -EINVAL for anything else out of its
+ * range, and for a buffer object that is another address space's; -ENOMEM also if page tables
+ * would take the client, or its user, above its part of system memory (see &struct
+ * drm_skua_bo_create); -ENOSPC if 4096 binds of the address space wait or are held; -ECANCELED if
+ * the device was destroyed meanwhile.
  */
 struct drm_skua_vm_bind {
 	/** @vm: Handle of the address space. */
@@ -1244,6 +1255,9 @@ struct drm_skua_vm_bind {
 
 /**
  * struct drm_skua_context_create - Argument of DRM_IOCTL_SKUA_CONTEXT_CREATE
+ *
+ * On the address space of a device that is not active the call succeeds, and the context is
+ * DRM_SKUA_CONTEXT_LOST from the start.
  *
  * Errors: -ENOENT for @vm; -EINVAL for @engine or @flags; -ENOSPC if there are too
  * many contexts, or the client has 256, or its user as many as are free for others (see
@@ -1558,17 +1572,18 @@ struct drm_skua_buffer {
  * What is mapped in the address space when the call is made, and may be in VRAM alone, is
  * there when the work runs, and stays until the work is done; of a device with explicit
  * residency, if it is resident for that, and else may be an address that faults. What was
- * moved out is moved
- * back, for which the work waits; where room has to be made the call itself waits, as
- * DRM_IOCTL_SKUA_BO_CREATE does, behind other calls that make room. Work without @buffers
- * needs no memory.
+ * moved out is moved back, for which the work waits; where room has to be made the call itself
+ * waits: behind other calls that make room, as long as these take, and then as
+ * DRM_IOCTL_SKUA_BO_CREATE does. Its ten seconds begin anew whenever less is out than before; it
+ * ends, too, if that has not been so for twenty. Work without @buffers needs no memory.
  *
  * With a value of a monitored fence to wait for that is not reached, the work is **held**: it is
  * submitted in place of the client when it is, and so is then what comes behind it in its context.
  * Until then nothing that it needs is brought in, what it is to signal is not promised, and a
  * syncobj that it is to signal has no fence of it, which DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT
- * waits for. Whatever could fail the call then fails the context, which is lost
- * (DRM_SKUA_CONTEXT_LOST).
+ * waits for. What could fail the call then fails the context, which is lost
+ * (DRM_SKUA_CONTEXT_LOST): want of memory or room after ten seconds, anything else at once. What
+ * the CPU has locked is waited for, however long that takes.
  *
  * A value that was overtaken while the call was made, or the work was held, is not signalled any
  * more.
@@ -1578,9 +1593,11 @@ struct drm_skua_buffer {
  * a device that fails ("Monitored fences" above).
  *
  * Errors: -ENOENT for @context or a syncobj; -ECANCELED if the context is not active;
- * -ENOSPC if 4096 submissions of the context wait or are held; -ENOMEM if what is mapped and may be
- * in VRAM alone does not fit there all together, or no room can be made in time, and
- * -EBUSY if some of it is out and locked by the CPU (DRM_IOCTL_SKUA_BO_LOCK): the
+ * -ENOSPC if 4096 submissions of the context wait or are held, or, for its first one with
+ * @buffers, if there is no room among addresses for the area that the context is saved in; -ENOMEM
+ * also if that area would take the client, or its user, above its part of system memory, or if what
+ * is mapped and may be in VRAM alone does not fit there all together, or no room can be made in
+ * time, and -EBUSY if some of it is out and locked by the CPU (DRM_IOCTL_SKUA_BO_LOCK): the
  * context stays active; -EINVAL for anything else out of its range.
  */
 struct drm_skua_submit {
@@ -1751,10 +1768,10 @@ enum drm_skua_fence_wait_flags {
  * Waits until fences have at least their values; one may be there several times. Does not
  * keep a device from being unbound.
  *
- * Errors: -EINVAL for @flags, @pad or the number of @values; -ETIME if they have not when
- * @timeout_ns is past; -EBUSY, unless it is, for a value that DRM_IOCTL_SKUA_MAKE_RESIDENT is to
- * signal when the client unlocks what it has locked: it might wait for itself; -ECANCELED if a
- * handle's device is not active, or ceases to be.
+ * Errors: -EINVAL for @flags, @pad, @index, @reserved or the number of @values; -ETIME if they have
+ * not when @timeout_ns is past; -EBUSY, unless it is, for a value that DRM_IOCTL_SKUA_MAKE_RESIDENT
+ * is to signal when the client unlocks what it has locked: it might wait for itself; -ECANCELED if
+ * a handle's device is not active, or ceases to be.
  */
 struct drm_skua_fence_wait {
 	/** @flags: See &enum drm_skua_fence_wait_flags. */
@@ -1771,7 +1788,10 @@ struct drm_skua_fence_wait {
 	/** @timeout_ns: When to give up, in nanoseconds of CLOCK_MONOTONIC; 0 does not wait. */
 	__u64 timeout_ns;
 
-	/** @index: Returned index of a value that sufficed; 0 where all are waited for. */
+	/**
+	 * @index: Must be zero; returned index of a value that sufficed, 0 where all are waited
+	 * for.
+	 */
 	__u32 index;
 
 	/** @reserved: Must be zero. */
