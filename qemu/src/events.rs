@@ -3,9 +3,9 @@
 //! A record of what the engines do, for `skua-trace`: text, a line for each event.
 //!
 //! ```text
-//! # skua-events 1 engines=compute,copy
+//! # skua-events 1 engines=compute,copy,copy
 //! 81240 0 17 begin packet=3 context=2 asid=2 resume=0
-//! 95310 0 9250 end packet=3 context=2 asid=2 fill=0 copy=4096 in=0 out=4096
+//! 95310 0 9250 end packet=3 context=2 asid=2 copy=4096 out=4096
 //! ```
 //!
 //! A line has the nanoseconds of the host since the record began, or the engine's own time where

@@ -114,7 +114,7 @@ pub enum Rank {
 }
 
 impl Rank {
-    /// Every level, from what is thrown away first to what is thrown away last.
+    /// Every rank, from what leaves first to what leaves last.
     pub const ALL: [Self; 8] = [
         Self::Offered(Offer::Low),
         Self::Offered(Offer::Normal),

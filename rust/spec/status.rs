@@ -46,7 +46,7 @@ pub mod engine {
     layout! {
         /// The fields of a block.
         FIELDS {
-            /// Fence id of the last packet that ended.
+            /// Fence id of the last EXEC, RUN or FENCE that ended and had one.
             COMPLETED_FENCE(8) @ 0x00;
             /// Engine time since the last adapter reset in ticks; written when a packet ends and at
             /// least every 65,536 ticks while one runs.
@@ -187,7 +187,7 @@ pub enum Counter {
     Instruction = 10,
     /// Bytes written by FILL.
     FillBytes = 11,
-    /// Bytes written by COPY.
+    /// Bytes written by COPY and COPY_2D.
     CopyBytes = 12,
     /// Bytes read from system memory.
     SystemRead = 13,

@@ -2,9 +2,9 @@
 
 //! What work waits for, and what it signals.
 //!
-//! Both are made whole while failing is possible; using them cannot fail. Uses no other
-//! room of the driver, and of the trunk ([`crate::gpu`]) only whose device it is and its work
-//! queues.
+//! Both are made whole while failing is possible; using them cannot fail. Uses no other room of the
+//! driver, and of the trunk ([`crate::gpu`]) only whose device it is, whether that works, its work
+//! queues, and the list of retries that it holds for this room.
 //!
 //! | about | in |
 //! |---|---|

@@ -221,7 +221,8 @@ mod movers;
 mod reapers;
 mod wait;
 
-/// What is registered with the kernel, of which rooms name the type alone.
+/// What is registered with the kernel. Rooms name it as the parameter of the kernel's types; SUBMIT
+/// also calls it.
 pub(crate) use crate::driver::SkuaDriver;
 pub(crate) use bound::{
     parent,
@@ -289,7 +290,7 @@ pub(crate) struct Gpu {
     /// How many ranges of VRAM somebody has: with none, nothing is lost when the device loses its
     /// power.
     pub(crate) vram_ranges: Atomic<u32>,
-    /// Tells userspace of losses and of work that was cut.
+    /// Tells userspace what became of the device.
     pub(crate) herald: Arc<Herald>,
     /// Who has how many of its address spaces and contexts, and how much system memory.
     #[pin]

@@ -28,16 +28,19 @@
 //! | [`fences`] | what work waits for and what it signals | none |
 //! | [`hardware`] | the miniport: capabilities, registers, memory shared with the device | none |
 //!
-//! Between rooms arrows go one way, but for one type that memory names: it has the driver's own
-//! contexts move it, and engines leave the contexts whose areas move. And it asks engines, which it
-//! finds through the trunk and does not name, whether they are idle (`Engine::is_idle`) and whether
-//! they need the area of a context (`Engine::needs_area`). What is no room stands beside them:
+//! Between rooms arrows go one way, but for two types. [`driver::SkuaDriver`] is the parameter of
+//! types of the kernel's that rooms name; of what it does, `ioctl` calls
+//! [`before_ioctl`](ext::drm_driver::DriverExt::before_ioctl) itself, for SUBMIT. And memory names
+//! `Context`: it has the driver's own contexts move it, and engines leave the contexts whose areas
+//! move. It asks engines, which it finds through the trunk and does not name, whether they are idle
+//! (`Engine::is_idle`) and whether they need the area of a context (`Engine::needs_area`). What is
+//! no room stands beside them:
 //!
 //! | part | what is in it |
 //! |---|---|
 //! | [`gpu`] | the trunk: the data of the device, which holds a piece of each room below `ioctl` and is known to all but `hardware`; the order of all locks |
 //! | [`reaper`] | frees what work lets go of, when the device cannot reach it |
-//! | [`herald`] | tells userspace of losses and of work that was cut |
+//! | [`herald`] | tells userspace of losses, resets of the adapter and work that was cut, and publishes core dumps |
 //! | [`slots`], [`few`], [`quota`], [`users`], [`kernel_heap`] | tables, short lists, limits, also of users, and the policy's memory |
 //! | [`policy`] | decisions, free of kernel types: `rust/policy` |
 //! | [`mod@spec`] | the hardware's numbers: `rust/spec` |

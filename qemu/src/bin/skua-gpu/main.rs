@@ -108,7 +108,8 @@ pub(crate) struct Cli {
     /// Trap and count every access of BAR2 and BAR4, instead of having QEMU map them.
     #[arg(long)]
     strict: bool,
-    /// The engines, in order: compute or copy. A driver may keep the second copy engine to itself.
+    /// The engines, in order: compute or copy. A driver may keep one of several copy engines to
+    /// itself.
     #[arg(
         long,
         default_value = "compute,copy,copy",

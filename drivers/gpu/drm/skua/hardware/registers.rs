@@ -2,9 +2,10 @@
 
 //! Access to the registers, manual section 2.
 //!
-//! A running driver writes one register for a submission (the doorbell) and reads none: what it
-//! wants to know is in the status page ([`crate::hardware::shared`]). Reads are for probe and
-//! recovery. Both are counted, so that a benchmark can hold the driver to it.
+//! A running driver writes at most one register for a submission (the doorbell, or a request to
+//! stop) and reads none: what it wants to know is in the status page ([`crate::hardware::shared`]).
+//! Reads are for probe and recovery. Both are counted, so that a benchmark can hold the driver to
+//! it.
 //!
 //! The mapping is gone once the device is unbound; an access then is `ENODEV`.
 
