@@ -50,7 +50,7 @@
 //!         self.walk(rank).rev().take(many).collect::<Vec<_>>().into_iter()
 //!     }
 //!
-//!     fn is_expected_in(&self, _: &u64) -> Option<u32> {
+//!     fn next_use_in(&self, _: &u64) -> Option<u32> {
 //!         None
 //!     }
 //!
@@ -129,17 +129,18 @@ impl Uses {
         now.wrapping_sub(self.last)
     }
 
-    /// How long ago it was used, if it was.
-    pub fn away(self, now: u32) -> Option<u32> {
+    /// How long ago what is used again at `now` was used, if it was.
+    pub fn reuse_distance(self, now: u32) -> Option<u32> {
         (self.interval != UNUSED).then(|| self.age(now))
     }
 
     /// In how long it is expected to be used again, if it is: as long after the last use as that
-    /// was after the one before; if it was used once, as long as what comes back now was `away`.
-    pub fn is_expected_in(self, now: u32, away: u32) -> Option<u32> {
+    /// was after the one before; if it was used once, after the `reuse_distance` of what comes back
+    /// now.
+    pub fn next_use_in(self, now: u32, reuse_distance: u32) -> Option<u32> {
         let interval = match self.interval {
             UNUSED => return None,
-            0 => away,
+            0 => reuse_distance,
             interval => interval,
         };
         interval.checked_sub(self.age(now)).filter(|left| *left > 0)
@@ -281,8 +282,8 @@ pub trait Place {
     }
 
     /// In how many uses of any objects from now on `object` is expected to be used again, if it is
-    /// ([`Uses::is_expected_in`]). Nothing is if what needs the room was not used before.
-    fn is_expected_in(&self, object: &Self::Object) -> Option<u32>;
+    /// ([`Uses::next_use_in`]). Nothing is if what needs the room was not used before.
+    fn next_use_in(&self, object: &Self::Object) -> Option<u32>;
 
     /// What is known of `object`, at this moment.
     ///
@@ -507,13 +508,13 @@ impl<P: Place> Search<P> {
         first: &Candidate<P::Object>,
         missing: u64,
     ) -> Result<Option<Candidate<P::Object>>, P::Error> {
-        let (mut found, mut latest) = (None, place.is_expected_in(&first.object));
+        let (mut found, mut latest) = (None, place.next_use_in(&first.object));
         let rank = Rank::ALL.get(first.pass.rank);
         let Some(rank) = rank.filter(|_| self.is_last_willing && latest.is_some()) else {
             return Ok(None);
         };
         for object in place.walk_back(*rank, AHEAD) {
-            let expected = place.is_expected_in(&object);
+            let expected = place.next_use_in(&object);
             if expected <= latest {
                 continue;
             }

@@ -110,7 +110,7 @@ impl Place for Memory {
         self.level.unwrap_or(Level::Minimum)
     }
 
-    fn is_expected_in(&self, number: &u64) -> Option<u32> {
+    fn next_use_in(&self, number: &u64) -> Option<u32> {
         self.find(number).expected
     }
 
@@ -351,11 +351,14 @@ fn who_left_before_its_turn_is_not_compared() {
 #[test]
 fn what_is_used_in_turn_is_expected() {
     let made = Uses::new(7);
-    assert_eq!((made.away(9), made.is_expected_in(9, 99)), (None, None));
+    assert_eq!(
+        (made.reuse_distance(9), made.next_use_in(9, 99)),
+        (None, None)
+    );
     let once = made.again(u32::MAX);
-    assert_eq!(once.away(4), Some(5));
+    assert_eq!(once.reuse_distance(4), Some(5));
     // As long as what comes back now was away.
-    let expected = |uses: Uses, now: u32, away: u32| uses.is_expected_in(now, away);
+    let expected = |uses: Uses, now: u32, distance: u32| uses.next_use_in(now, distance);
     assert_eq!(
         (expected(once, 4, 7), expected(once, 4, 5)),
         (Some(2), None)
@@ -392,8 +395,8 @@ fn misses(uses: &[u64], room: usize) -> usize {
                 if memory.objects.len() == room {
                     for object in &mut memory.objects {
                         let uses = known[object.number as usize];
-                        let away = used.and_then(|used| used.away(now));
-                        object.expected = away.and_then(|away| uses.is_expected_in(now, away));
+                        let distance = used.and_then(|used| used.reuse_distance(now));
+                        object.expected = distance.and_then(|it| uses.next_use_in(now, it));
                     }
                     assert_eq!(make_room(&mut memory, Need::Prefers, 1), Ok(true));
                     memory.left.clear();

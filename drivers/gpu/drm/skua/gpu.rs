@@ -645,7 +645,7 @@ impl Gpu {
     pub(crate) fn invalidate(&self, asid: Option<Asid>) -> Result {
         self.check_health()?;
         let request = self.hw.flush_tlb(asid)?;
-        self.counters.flushes.fetch_add(1, Relaxed);
+        self.counters.tlb_flushes.fetch_add(1, Relaxed);
         self.wait_for(|| self.hw.is_done(request))
     }
 }

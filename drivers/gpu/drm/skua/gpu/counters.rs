@@ -21,13 +21,13 @@ pub(crate) struct Counters {
     /// Runs of interrupt threads, engines' and the one for faults.
     pub(crate) interrupts: Atomic<u64>,
     /// Engine resets requested, whether or not they were acknowledged.
-    pub(crate) resets: Atomic<u64>,
+    pub(crate) engine_resets: Atomic<u64>,
     /// Adapter resets that the device has survived.
     pub(crate) adapter_resets: Atomic<u64>,
     /// Requests to an engine to stop, whether or not it did.
     pub(crate) preemptions: Atomic<u64>,
     /// Requests to flush TLBs, each to all engines.
-    pub(crate) flushes: Atomic<u64>,
+    pub(crate) tlb_flushes: Atomic<u64>,
     /// Objects that were moved out of VRAM, or are on their way.
     pub(crate) evictions: Atomic<u64>,
     /// Objects that were moved to VRAM, or are on their way.
@@ -73,10 +73,10 @@ impl Counters {
             submissions: Atomic::new(0),
             binds: Atomic::new(0),
             interrupts: Atomic::new(0),
-            resets: Atomic::new(0),
+            engine_resets: Atomic::new(0),
             adapter_resets: Atomic::new(0),
             preemptions: Atomic::new(0),
-            flushes: Atomic::new(0),
+            tlb_flushes: Atomic::new(0),
             evictions: Atomic::new(0),
             context_moves: Atomic::new(0),
             context_inits: Atomic::new(0),

@@ -277,7 +277,7 @@ pub(crate) fn room_in_vram(
     }
     let bytes = u64::try_from(bo.size())?;
     let wish = Wish {
-        away: bo.away(dev),
+        reuse_distance: bo.reuse_distance(dev),
         level: bo.priority(),
         ..Wish::new(part, bytes, Need::Prefers)
     };
@@ -514,8 +514,8 @@ impl BoData {
     }
 
     /// For how many uses of any objects it was away that comes back now, if it was used before.
-    pub(crate) fn away(&self, dev: &SkuaDevice) -> Option<u32> {
-        self.uses().away(dev.uses.load(Relaxed))
+    pub(crate) fn reuse_distance(&self, dev: &SkuaDevice) -> Option<u32> {
+        self.uses().reuse_distance(dev.uses.load(Relaxed))
     }
 
     /// The region that holds it at the moment.

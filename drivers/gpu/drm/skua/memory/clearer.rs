@@ -158,7 +158,7 @@ impl Clearer {
 
     /// Has nothing that is free be clean, nor be cleared, from now on, or, called again, not any
     /// more; whether it is cleared now. `EINTR` if a signal arrives.
-    pub(crate) fn turn(dev: &SkuaDevice) -> Result<bool> {
+    pub(crate) fn toggle(dev: &SkuaDevice) -> Result<bool> {
         let _pause = Pause::new(dev, &mut patience())?;
         let mut state = dev.clearer.state.lock();
         state.is_off = !state.is_off;

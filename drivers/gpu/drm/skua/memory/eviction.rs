@@ -154,7 +154,7 @@ pub(crate) struct Wish {
     /// Whether there is no other place for it.
     pub(crate) need: Need,
     /// For how many uses of any objects that was away which is to have it, if it is not new.
-    pub(crate) away: Option<u32>,
+    pub(crate) reuse_distance: Option<u32>,
     /// Its priority, which counts if there is another place for it.
     pub(crate) level: Level,
 }
@@ -166,7 +166,7 @@ impl Wish {
             part,
             bytes,
             need,
-            away: None,
+            reuse_distance: None,
             level: Level::Minimum,
         }
     }
@@ -190,7 +190,7 @@ pub(crate) fn allocate(
         part,
         bytes,
         need,
-        away,
+        reuse_distance,
         level,
     } = wish;
     // To ask what is protected it has to stay.
@@ -198,7 +198,7 @@ pub(crate) fn allocate(
     let mut waits = 0;
     let (mut charge, mut limit) = (None, None);
     let mut find = || loop {
-        let over = dev.moves.over();
+        let ended = dev.moves.ended();
         match VramRange::try_new(dev, quota, part, bytes, &mut charge, patience) {
             Err(Lack::Room | Lack::Limit(_)) => (),
             Err(Lack::Error(error)) => return Err(error),
@@ -225,7 +225,7 @@ pub(crate) fn allocate(
             None => (part, bytes.saturating_sub(part.free_bytes(dev))),
         };
         let place = Vram {
-            away: away.filter(|_| dev.expects_reuse.load(Relaxed)),
+            reuse_distance: reuse_distance.filter(|_| dev.expects_reuse.load(Relaxed)),
             level,
             ..Vram::new(dev, parent, part, evictor)
         };
@@ -238,14 +238,14 @@ pub(crate) fn allocate(
         if made && missing > 0 {
             // Somebody else may still have a reference to a move whose fence has signalled: what it
             // left is free soon, and nobody more is to leave for that.
-            within(moment(), patience, |left| dev.moves.wait(over, left))?;
+            within(moment(), patience, |left| dev.moves.wait(ended, left))?;
         }
         if made && (missing > 0 || *patience > 0) {
             continue;
         }
         // Or in what leaves just now, or what arrives and can leave after that.
         if need == Need::Needs && *patience > 0 {
-            let others = dev.moves.wait(over, patience)?;
+            let others = dev.moves.wait(ended, patience)?;
             dev.check_health()?;
             if others {
                 // There may always be another such move.
@@ -336,7 +336,7 @@ pub(crate) struct Vram<'a> {
     /// Whether what whose turn it is needs may leave for the aperture, if it may be there.
     is_aperture_other: bool,
     /// For how many uses what needs it was away, if it is not new.
-    away: Option<u32>,
+    reuse_distance: Option<u32>,
     /// The priority of what needs room: what is more important stays.
     level: Level,
     /// Fences of the moves under way that make this room, in the order begun.
@@ -372,7 +372,7 @@ impl<'a> Vram<'a> {
             part,
             evictor,
             is_aperture_other: true,
-            away: None,
+            reuse_distance: None,
             level: Level::Minimum,
             moves: KVVec::new(),
             own: 0,
@@ -425,9 +425,9 @@ impl<'a> Place for Vram<'a> {
         self.level
     }
 
-    fn is_expected_in(&self, bo: &BoRef) -> Option<u32> {
+    fn next_use_in(&self, bo: &BoRef) -> Option<u32> {
         let now = self.dev.uses.load(Relaxed);
-        bo.uses().is_expected_in(now, self.away?)
+        bo.uses().next_use_in(now, self.reuse_distance?)
     }
 
     fn facts(&self, bo: &BoRef) -> Result<Facts> {

@@ -255,7 +255,7 @@ fn map_alone(
     patience: &mut Jiffies,
 ) -> Result<Arc<GartRange>> {
     loop {
-        let over = dev.moves.over();
+        let ended = dev.moves.ended();
         match GartRange::new(dev, parent, memory, bytes) {
             Err(error) if error == ENOSPC => (),
             result => return result,
@@ -269,7 +269,7 @@ fn map_alone(
         let is_possible = *patience > 0 && dev.gart.lock().total().0 >= bytes / PAGE_BYTES;
         let made = is_possible && make_room(dev, parent, bytes, patience)?;
         // Or in what leaves just now, or comes and can leave after that.
-        if !is_possible || (!made && !dev.moves.wait(over, patience)?) {
+        if !is_possible || (!made && !dev.moves.wait(ended, patience)?) {
             let place = Aperture::whole(dev, parent);
             eviction::tell_no_room(
                 dev,
@@ -388,7 +388,7 @@ impl<'a> Place for Aperture<'a> {
     }
 
     /// Nothing is copied when somebody leaves or comes back.
-    fn is_expected_in(&self, _bo: &BoRef) -> Option<u32> {
+    fn next_use_in(&self, _bo: &BoRef) -> Option<u32> {
         None
     }
 

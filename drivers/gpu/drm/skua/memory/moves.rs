@@ -151,8 +151,8 @@ struct Counts {
     withdrawn: u32,
     /// What is to leave VRAM without a move, when the work with it is over.
     leaving: u32,
-    /// How many of both are over since probe, modulo 2^32.
-    over: u32,
+    /// How many of both have ended since probe, modulo 2^32.
+    ended: u32,
     /// The device is lost: nobody is to wait for what does not end.
     is_lost: bool,
 }
@@ -165,7 +165,7 @@ impl Moves {
                 under_way: 0,
                 withdrawn: 0,
                 leaving: 0,
-                over: 0,
+                ended: 0,
                 is_lost: false,
             }),
             changed <- new_condvar!("Moves::changed"),
@@ -183,17 +183,17 @@ impl Moves {
         self.counts.lock().withdrawn > 0
     }
 
-    /// How many are over, for [`Moves::wait`].
-    pub(crate) fn over(&self) -> u32 {
-        self.counts.lock().over
+    /// How many have ended, for [`Moves::wait`].
+    pub(crate) fn ended(&self) -> u32 {
+        self.counts.lock().ended
     }
 
-    /// Waits until more are over than were once, as long as there is `patience`, from which it
+    /// Waits until more have ended than had once, as long as there is `patience`, from which it
     /// takes; whether they are: not if none is under way. `EINTR` if a signal arrives.
-    pub(crate) fn wait(&self, over: u32, patience: &mut Jiffies) -> Result<bool> {
+    pub(crate) fn wait(&self, ended: u32, patience: &mut Jiffies) -> Result<bool> {
         let mut counts = self.counts.lock();
         let any = counts.under_way > 0 || counts.leaving > 0;
-        if counts.over == over && any && !counts.is_lost && *patience > 0 {
+        if counts.ended == ended && any && !counts.is_lost && *patience > 0 {
             match self
                 .changed
                 .wait_interruptible_timeout(&mut counts, *patience)
@@ -203,7 +203,7 @@ impl Moves {
                 CondVarTimeoutResult::Woken { jiffies } => *patience = jiffies,
             }
         }
-        Ok(counts.over != over)
+        Ok(counts.ended != ended)
     }
 
     /// Has nobody wait any more, as the device is lost.
@@ -249,7 +249,7 @@ impl Drop for UnderWay {
         {
             let counts = &mut moves.counts.lock();
             *(self.count)(counts) = (self.count)(counts).wrapping_sub(1);
-            counts.over = counts.over.wrapping_add(1);
+            counts.ended = counts.ended.wrapping_add(1);
         }
         moves.changed.notify_all();
     }

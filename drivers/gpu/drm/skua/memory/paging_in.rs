@@ -395,7 +395,7 @@ impl Incoming<'_> {
             }
             loop {
                 let wish = Wish {
-                    away: self.bo.away(dev),
+                    reuse_distance: self.bo.reuse_distance(dev),
                     ..Wish::new(part, bytes, need)
                 };
                 match eviction::allocate(dev, parent, &self.quota, wish, patience) {

@@ -126,7 +126,7 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     },
     DebugfsFile {
         name: c"idle",
-        show: |dev, out| turn(&dev.hw.wants_idle, out),
+        show: |dev, out| toggle(&dev.hw.wants_idle, out),
     },
     DebugfsFile {
         name: c"reset",
@@ -150,15 +150,15 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     },
     DebugfsFile {
         name: c"clearing",
-        show: |dev, out| writeln!(out, "{}", u32::from(Clearer::turn(dev)?)).map_err(full),
+        show: |dev, out| writeln!(out, "{}", u32::from(Clearer::toggle(dev)?)).map_err(full),
     },
     DebugfsFile {
         name: c"preemption",
-        show: |dev, out| turn(&dev.preempts, out),
+        show: |dev, out| toggle(&dev.preempts, out),
     },
     DebugfsFile {
         name: c"reuse",
-        show: |dev, out| turn(&dev.expects_reuse, out),
+        show: |dev, out| toggle(&dev.expects_reuse, out),
     },
     DebugfsFile {
         name: c"zap",
@@ -191,7 +191,7 @@ fn full(_: core::fmt::Error) -> Error {
 }
 
 /// Turns a switch to what it was not, and says what it is.
-fn turn(switch: &Atomic<bool>, out: &mut SeqPrinter<'_>) -> Result {
+fn toggle(switch: &Atomic<bool>, out: &mut SeqPrinter<'_>) -> Result {
     let is_on = !switch.load(Relaxed);
     switch.store(is_on, Relaxed);
     writeln!(out, "{}", u32::from(is_on)).map_err(full)
@@ -379,7 +379,7 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ("submissions", dev.counters.submissions.load(Relaxed)),
         ("binds", dev.counters.binds.load(Relaxed)),
         ("interrupts", dev.counters.interrupts.load(Relaxed)),
-        ("engine_resets", dev.counters.resets.load(Relaxed)),
+        ("engine_resets", dev.counters.engine_resets.load(Relaxed)),
         ("adapter_resets", dev.counters.adapter_resets.load(Relaxed)),
         ("preemptions", dev.counters.preemptions.load(Relaxed)),
         ("cancelled_commands", dev.hw.cancelled.load(Relaxed)),
@@ -421,7 +421,7 @@ fn counters(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         ),
         ("segment_maps", dev.counters.segment_maps.load(Relaxed)),
         ("segment_unmaps", dev.counters.segment_unmaps.load(Relaxed)),
-        ("tlb_flushes", dev.counters.flushes.load(Relaxed)),
+        ("tlb_flushes", dev.counters.tlb_flushes.load(Relaxed)),
         ("reaper_cuts", crate::reaper::cuts()),
         ("entries", dev.hw.entries.load(Relaxed)),
         ("register_reads", register_reads),

@@ -54,7 +54,7 @@ use crate::{
         engine::Engine,
         recovery::{
             mark_guilty,
-            sentence, //
+            status_and_errno, //
         }, //
     }, //
 };
@@ -279,7 +279,10 @@ fn convict(dev: &SkuaDevice, engine: &Engine) -> Option<Error> {
         let mut causes = causes.into_iter().flatten();
         let cause = causes.find(|cause| state.node.is_named(cause))?;
         let (_, packet) = state.node.head()?;
-        (packet.submission.context().clone(), sentence(&cause))
+        (
+            packet.submission.context().clone(),
+            status_and_errno(&cause),
+        )
     };
     // The system's own goes on.
     let vm = context

@@ -729,7 +729,7 @@ impl Engine {
                 state.attend(&context, due, Position::First, now);
                 dev.reapers.contexts.bury(context);
             }
-            let lists = Iterator::chain(state.ready.iter(), &state.over);
+            let lists = Iterator::chain(state.ready.iter(), &state.expired);
             let listed = Iterator::chain(lists, [&state.parked]).flat_map(List::iter);
             listed.for_each(|context| context.forget_saved());
             state.hold(dev, None);
@@ -760,7 +760,7 @@ impl Engine {
         let mut turn = self.turn.lock();
         let finished = &mut turn.finished;
         let mut ready = [const { List::new() }; LEVELS];
-        let mut over = [const { List::new() }; LEVELS];
+        let mut expired = [const { List::new() }; LEVELS];
         let mut parked = List::new();
         {
             let now = self.ticks(dev);
@@ -774,13 +774,13 @@ impl Engine {
                 state.retire(dev, packet, now);
             }
             core::mem::swap(&mut state.ready, &mut ready);
-            core::mem::swap(&mut state.over, &mut over);
+            core::mem::swap(&mut state.expired, &mut expired);
             core::mem::swap(&mut state.parked, &mut parked);
             state.hold(dev, None);
         }
         finished.finish(dev, self.index);
         drop(turn);
-        let lists = Iterator::chain(ready.into_iter(), over);
+        let lists = Iterator::chain(ready.into_iter(), expired);
         for mut list in Iterator::chain(lists, [parked]) {
             while let Some(context) = list.pop_front() {
                 let context = context.into_arc();

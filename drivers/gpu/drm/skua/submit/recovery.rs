@@ -131,7 +131,7 @@ const QUICK_LOOKS: u32 = 100;
 const FAULT_BATCH: u32 = 32;
 
 /// What the guilty context becomes, and the error of the fence of the submission that did it.
-pub(crate) fn sentence(cause: &Cause) -> (Status, Error) {
+pub(crate) fn status_and_errno(cause: &Cause) -> (Status, Error) {
     match cause {
         Cause::Fault(record) => (Status::Faulted(*record), errno(record.reason)),
         Cause::Endless(_) | Cause::Unanswered(_) => (Status::TimedOut, ETIME),
@@ -383,7 +383,7 @@ impl Recovery {
         trace::reset(dev, index.get());
         self.reset = Some(dev.hw.reset_engine(index, self.cause.fence())?);
         self.countdown = Countdown::new(dev.acknowledge);
-        dev.counters.resets.fetch_add(1, Relaxed);
+        dev.counters.engine_resets.fetch_add(1, Relaxed);
         Ok(())
     }
 
@@ -652,7 +652,7 @@ fn conclude(
         Stopped::Asked => None,
         Stopped::Reset(faults) => Some(faults),
     };
-    let (status, error) = sentence(cause);
+    let (status, error) = status_and_errno(cause);
     let failed;
     let is_believed;
     let is_reset;

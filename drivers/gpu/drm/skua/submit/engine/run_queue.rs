@@ -78,7 +78,7 @@ pub(crate) struct RunQueue {
     /// By level, contexts whose first submission can start, in turn, each once.
     pub(super) ready: [List<Context>; LEVELS],
     /// The same for those whose turn is over.
-    pub(super) over: [List<Context>; LEVELS],
+    pub(super) expired: [List<Context>; LEVELS],
     /// Contexts whose work was preempted where it waits for a value (row 2.19): tried again when
     /// nothing else is ready, or now and then.
     pub(super) parked: List<Context>,
@@ -122,7 +122,7 @@ impl RunQueue {
             clock: EngineClock::new(index),
             scheduler: Scheduler::new(turns),
             ready: [const { List::new() }; LEVELS],
-            over: [const { List::new() }; LEVELS],
+            expired: [const { List::new() }; LEVELS],
             parked: List::new(),
             looks: Looks::default(),
             held: None,
@@ -180,7 +180,7 @@ impl RunQueue {
     /// and before what it has used is charged.
     pub(super) fn look_for_others(&mut self, level: Level, now: u64) {
         let crowded = {
-            let lists = [&self.ready, &self.over].map(|lists| lists.get(level.index()));
+            let lists = [&self.ready, &self.expired].map(|lists| lists.get(level.index()));
             let listed = lists.into_iter().flatten().flat_map(List::iter);
             let listed = listed.map(|context| core::ptr::from_ref(&*context));
             let packets = self.node.iter().map(|(_, packet)| packet);
@@ -257,7 +257,7 @@ impl RunQueue {
         context: &Arc<Context>,
         level: Level,
     ) -> Option<ListArc<Context>> {
-        let lists = [&mut self.ready, &mut self.over].map(|lists| lists.get_mut(level.index()));
+        let lists = [&mut self.ready, &mut self.expired].map(|lists| lists.get_mut(level.index()));
         let taken = lists.into_iter().flatten().find_map(|list| {
             let mut cursor = list.cursor_front();
             while !core::ptr::eq(&*cursor.peek_next()?.arc(), &**context) {
@@ -309,10 +309,10 @@ impl RunQueue {
                 };
             };
             let list = self.ready.get_mut(level.index())?;
-            let over = self.over.get_mut(level.index())?;
+            let expired = self.expired.get_mut(level.index())?;
             let Some(context) = list.pop_front() else {
                 // The turns of all contexts of this level are over.
-                core::mem::swap(list, over);
+                core::mem::swap(list, expired);
                 let limits = self.scheduler.limits();
                 let rounds = list.iter().map(|context| context.turn().rounds(limits));
                 match rounds.min() {
@@ -328,7 +328,7 @@ impl RunQueue {
                 continue;
             };
             if !context.is_system() && context.turn().is_over() {
-                over.push_back(context);
+                expired.push_back(context);
                 continue;
             }
             let (context, spared) = self.lend(context, level);
@@ -342,7 +342,7 @@ impl RunQueue {
         if !context.usage().is_some_and(|usage| usage.ranks()) {
             return None;
         }
-        let lists = [&self.ready, &self.over].map(|lists| lists.get(level.index()));
+        let lists = [&self.ready, &self.expired].map(|lists| lists.get(level.index()));
         let listed = lists.into_iter().flatten().flat_map(List::iter);
         let mut superior: Option<ArcBorrow<'_, Context>> = None;
         for other in listed {
@@ -362,7 +362,7 @@ impl RunQueue {
         if !first.is_passed() {
             return (first, true);
         }
-        let lists = [&mut self.ready, &mut self.over].map(|lists| lists.get_mut(level.index()));
+        let lists = [&mut self.ready, &mut self.expired].map(|lists| lists.get_mut(level.index()));
         for list in lists.into_iter().flatten() {
             let mut cursor = list.cursor_front();
             while let Some(next) = cursor.peek_next() {
