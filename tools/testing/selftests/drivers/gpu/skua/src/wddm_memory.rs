@@ -14,7 +14,6 @@ use wddm::{
     Status, MAX_ALLOCATIONS,
 };
 
-use crate::function::Function;
 use crate::moving::evict_all;
 use crate::rig::fill;
 use crate::suite;
@@ -286,20 +285,16 @@ pub fn video_memory_info_tells_what_is_there() {
     let free = suite::eventually(|| (info(Local) == (all, 4 * MIB)).then_some(()));
     assert!(free.is_some(), "{:?}", info(Local));
     // A second device of the process has its part in it.
-    let spaces = || {
-        let vms = Function::first().debugfs("vms").expect("debugfs");
-        vms.lines().count()
-    };
-    let one = spaces();
+    let (_, alone) = info(NonLocal);
     let second = Rig::on(&adapter);
     let b = second.vram(MIB);
     assert_eq!(info(Local), (all, 5 * MIB));
     assert_eq!(rig.device.evict(&[&a], EvictFlags::empty()), Ok(0));
     assert_eq!(info(Local), (all, MIB));
     drop((b, second));
-    // And what its address space took.
-    let is_gone = || spaces() == one && Function::first().quarantine().1 == 0;
-    assert!(suite::eventually(|| is_gone().then_some(())).is_some());
+    // And what its address space took, and its contexts.
+    let is_gone = suite::eventually(|| (info(NonLocal).1 <= alone).then_some(()));
+    assert!(is_gone.is_some(), "{alone} {:?}", info(NonLocal));
 
     let system = adapter.system();
     let segments = adapter.segments().expect("segments").into_iter();
