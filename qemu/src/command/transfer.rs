@@ -199,8 +199,9 @@ impl Core {
     ) -> Result<Flow, Fault> {
         let mut moved = work.moved();
         while moved.bytes < bytes {
-            let left = self.left(limit);
-            if left == 0 || self.chunk == 0 {
+            // A piece begins with the pattern's first byte, whatever a COPY has left of the step.
+            let (left, room) = (self.left(limit), self.chunk & !3);
+            if left == 0 || room == 0 {
                 *work = Work::Transfer(moved);
                 return Ok(Flow::Pause);
             }
@@ -210,7 +211,7 @@ impl Core {
                 bytes,
                 backward: false,
                 done,
-                want: (bytes - done).min(self.chunk),
+                want: (bytes - done).min(room),
                 access: Access::Write,
             };
             let covered = &mut moved.destination;

@@ -356,9 +356,13 @@ fn decode_work(
         // No other one can be stopped within.
         _ => return None,
     };
+    let unit = match command {
+        Command::Fill { .. } => 4,
+        _ => 1,
+    };
     let moved = Moved {
         row: r.u32().filter(|row| *row < rows)?,
-        bytes: r.u64().filter(|done| *done < bytes)?,
+        bytes: r.u64().filter(|done| *done < bytes && done % unit == 0)?,
         source: r.u64()?,
         destination: r.u64()?,
     };

@@ -954,6 +954,30 @@ fn states_that_are_not_the_buffers() {
     }
 }
 
+/// A FILL that was cut within a word is none that can be stopped.
+#[test]
+fn a_fill_goes_on_with_a_word() {
+    for (done, reason) in [(0x40, None), (0x42, Some(Reason::BadSave))] {
+        let fill = Command::Fill {
+            pattern: 0x0403_0201,
+            address: DATA_VA,
+            bytes: 0x1000,
+        };
+        let mut driver = Driver::new(Preemption::default(), |_| vec![vec![fill]]);
+        driver.advance(60);
+        let stop = driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
+        assert_eq!(stop.cause, Cause::Within);
+        // Behind the header, the offset, six words and their number: rows, and bytes.
+        let at = STATE + 32 + 8 + 24 + 4;
+        driver.stepped.set_vram(at, &u64::to_le_bytes(done));
+        let found = match driver.finish() {
+            Outcome::Faulted(record) => Some(record.reason),
+            _ => None,
+        };
+        assert_eq!(found, reason, "{done:#x}");
+    }
+}
+
 #[test]
 fn a_state_is_restored_once_or_given_up() {
     let (mut driver, exec) = stopped();

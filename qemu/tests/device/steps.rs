@@ -258,6 +258,21 @@ fn copies() {
     assert_eq!(seen.states[1], EngineState::Idle);
 }
 
+/// What a step may still move is no multiple of FILL's word behind such a COPY.
+#[test]
+fn fills_behind_odd_copies() {
+    let seen = check(|stepped| {
+        let mut commands = Vec::new();
+        for bytes in [1, 0xfffe, 0x1_0003] {
+            commands.push(copy(DATA_VA, RIVAL_VA, bytes));
+            commands.push(fill(LARGE_VA + 4, 0x2_0000));
+        }
+        packet(stepped, 1, &commands);
+    });
+    let filled = &seen.vram[LARGE as usize + 4..][..0x2_0000];
+    assert!(filled.chunks(4).all(|word| word == [1, 2, 3, 4]));
+}
+
 #[test]
 fn rectangles() {
     check(|stepped| {
