@@ -398,6 +398,10 @@ impl Core {
                 (Some(reached), _) => reached,
                 (None, Some(cause)) => self.stop(memory, cause),
                 (None, None) if self.left(limit) == 0 => break,
+                // Where it can be stopped anywhere it is as soon as it has begun.
+                (None, None) if self.is_to_stop_within() => {
+                    self.advance(memory, self.ticks.wrapping_add(1))
+                }
                 (None, None) => self.advance(memory, limit),
             };
             self.spend(memory, 0, limit);

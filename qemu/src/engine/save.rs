@@ -482,6 +482,15 @@ impl Core {
         stops.then_some(Cause::Within)
     }
 
+    /// Whether the command under way can be stopped for the request that is outstanding once any of
+    /// it is done, and none is.
+    pub(crate) fn is_to_stop_within(&self) -> bool {
+        let begun = self.progress.command.as_ref();
+        self.progress.preempt.is_some()
+            && begun.is_some_and(|begun| begun.work == Work::Fetched)
+            && self.stops_at() == Some(Level::Instruction)
+    }
+
     /// Stops at a boundary, and leaves the context that is held. What is left in the ring is
     /// withdrawn when the time that this takes is over.
     pub(crate) fn stop(

@@ -539,6 +539,47 @@ fn a_transfer_is_stopped_within() {
     }
 }
 
+/// A command that was only fetched goes no further than one that has begun, however much a step
+/// could do.
+#[test]
+fn what_was_only_fetched_is_stopped_at_once() {
+    let fill = |_: &Stepped| Command::Fill {
+        pattern: 1,
+        address: DATA_VA + 0x1000,
+        bytes: 0x1_0000,
+    };
+    let copy = |_: &Stepped| Command::Copy {
+        source: DATA_VA + 0x1001,
+        destination: DATA_VA + 0x4_0000,
+        bytes: 0x1_0000,
+    };
+    let dispatch = |stepped: &Stepped| {
+        let program = assemble("again: bra again").unwrap();
+        stepped.set_vram(DATA, &program.bytes());
+        Command::Dispatch(program.dispatch(DATA_VA, [1; 3], |_| None).unwrap())
+    };
+    let kinds: [&dyn Fn(&Stepped) -> Command; 3] = [&fill, &copy, &dispatch];
+    for kind in kinds {
+        let mut fetched = 0;
+        // From the image's first ticks on.
+        for ticks in 1..120 {
+            let work = |stepped: &mut Stepped| vec![vec![kind(stepped)]];
+            let mut driver = Driver::new(Preemption::default(), work);
+            driver.advance(ticks);
+            if driver.shown().current_fence == 0 {
+                continue;
+            }
+            let stop = driver.preempt(4096).unwrap_or_else(|o| panic!("{o:?}"));
+            assert_eq!(stop.cause, Cause::Within);
+            // What is left of reading the command; two places; a line or an instruction.
+            let most = ticks::COMMAND + 3 * COLD + ticks::LINE;
+            assert!(stop.ticks <= most, "{ticks}: {}", stop.ticks);
+            fetched += u64::from(stop.ticks > 0);
+        }
+        assert!(fetched > ticks::COMMAND, "{fetched}");
+    }
+}
+
 /// NONE can neither stop what runs nor hold back what is pending.
 #[test]
 fn without_a_level_all_of_the_ring_is_done_first() {
