@@ -398,7 +398,8 @@ impl Wave {
                 }
             }
             self.set_counters(mask, pc);
-            if left == 0 {
+            // A barrier may have been the last one.
+            if left == 0 && !self.is_blocked() {
                 break Ok(End::Budget);
             }
         };

@@ -580,6 +580,24 @@ fn what_was_only_fetched_is_stopped_at_once() {
     }
 }
 
+/// At the end of a wave's turn as anywhere else it can be stopped where all its threads wait.
+#[test]
+fn a_barrier_ends_a_turn() {
+    let nops = "mov r1, r0\n".repeat(254);
+    let text = format!(".threads 32\nmov r1, r0\nagain: {nops}bar\nbra again");
+    let mut driver = Driver::new(at_level(Level::Thread), |stepped| {
+        let program = assemble(&text).unwrap();
+        stepped.set_vram(DATA, &program.bytes());
+        let dispatch = program.dispatch(DATA_VA, [1; 3], |_| None).unwrap();
+        vec![vec![Command::Dispatch(dispatch)]]
+    });
+    driver.advance(300);
+    driver.stepped.cores[0].preempt(1);
+    let stopped = (0..10).any(|_| matches!(driver.step(4096), Outcome::Preempted { .. }));
+    assert!(stopped);
+    assert!(driver.shown().ticks < 300 + 2 * 256, "{:?}", driver.shown());
+}
+
 /// NONE can neither stop what runs nor hold back what is pending.
 #[test]
 fn without_a_level_all_of_the_ring_is_done_first() {
