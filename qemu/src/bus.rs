@@ -172,6 +172,11 @@ pub struct BusGuard<'a> {
 }
 
 impl BusGuard<'_> {
+    /// Whether the device may access the bus at all, by whatever address.
+    pub fn is_master(&self) -> bool {
+        self.table.master
+    }
+
     /// The memory at `address`, at most `bytes` (at least 1) long; `None` where nothing answers.
     pub fn slice(&self, address: u64, bytes: u64, write: bool) -> Option<VolatileSlice<'_>> {
         if !self.table.master {

@@ -54,8 +54,8 @@ pub(crate) struct Hub {
     pub(crate) status: StatusPage,
     /// Sums of what engines and registers have counted.
     pub(crate) counters: Counters,
-    /// By which vectors are raised in the guest.
-    pub(crate) interrupts: Arc<dyn Interrupts>,
+    /// By which vectors are raised in the guest, see [`Self::raise`].
+    interrupts: Arc<dyn Interrupts>,
     /// Shared with the status page and the thread that acts for them.
     pub(crate) lies: Arc<Lies>,
     /// From what the engines draw how long their steps are.
@@ -73,6 +73,21 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
+    /// Raises `vector`, and counts that, unless the device is no bus master: an interrupt is a
+    /// write to memory. When bus mastering was turned off, none is under way.
+    ///
+    /// The caller holds no [`crate::bus::BusGuard`].
+    pub(crate) fn raise(&self, vector: u32, counter: Option<Counter>) {
+        let bus = self.bus.enter();
+        if !bus.is_master() {
+            return;
+        }
+        if let Some(counter) = counter {
+            self.counters.add(counter, 1);
+        }
+        self.interrupts.raise(vector);
+    }
+
     /// Writes a fault record and raises the fault vector.
     pub(crate) fn report_fault(&self, record: Record) {
         self.lies.note_fault(record);
@@ -84,15 +99,14 @@ impl Hub {
     pub(crate) fn report_words(&self, count: u32, words: impl Fn(u32) -> [u64; 8]) {
         self.faults
             .push(&self.status, &self.bus, &self.counters, count, words);
-        self.counters.add(Counter::FaultInterrupt, 1);
-        self.interrupts.raise(fault_vector(self.engine_count()));
+        let vector = fault_vector(self.engine_count());
+        self.raise(vector, Some(Counter::FaultInterrupt));
     }
 
     /// Raises an engine's vector for a preemption.
     pub(crate) fn raise_preempted(&self, index: EngineIndex) {
         for _ in 0..self.lies.preempt_interrupts() {
-            self.counters.add(Counter::EngineInterrupt, 1);
-            self.interrupts.raise(index.get());
+            self.raise(index.get(), Some(Counter::EngineInterrupt));
         }
     }
 

@@ -4,6 +4,6 @@
 
 /// Where the device's interrupts go.
 pub trait Interrupts: Send + Sync {
-    /// Raises `vector`. Called on the engines' threads; must not wait.
+    /// Raises `vector`. Called on the engines' threads, who hold the bus; must not wait.
     fn raise(&self, vector: u32);
 }

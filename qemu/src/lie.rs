@@ -699,7 +699,7 @@ impl Told<'_> {
             Kind::FaultAhead if self.slow => self.hub.report_words(lie.value as u32, |_| [0; 8]),
             Kind::InterruptStorm => {
                 for vector in 0..=self.hub.engine_count() {
-                    self.hub.interrupts.raise(vector);
+                    self.hub.raise(vector, None);
                 }
             }
             Kind::StatusScribble => self.scribble(0, status::SIZE, random),

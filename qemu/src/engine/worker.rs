@@ -210,8 +210,8 @@ impl Worker {
             return;
         }
         self.ends = None;
-        self.hub.counters.add(Counter::EngineInterrupt, 1);
-        self.hub.interrupts.raise(self.engine.index.get());
+        let vector = self.engine.index.get();
+        self.hub.raise(vector, Some(Counter::EngineInterrupt));
     }
 
     /// A step begins: it is watched from the first one on that finds a record being made.

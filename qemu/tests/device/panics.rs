@@ -32,6 +32,7 @@ fn a_panic_of_an_engine_ends_the_process() {
     if std::env::var_os(CHILD).is_some() {
         let vram = Arc::new(Vram::anonymous(VRAM_BYTES).unwrap());
         let device = Device::new(&Options::default(), vram, Arc::new(Panics)).unwrap();
+        device.set_bus_master(true);
         // No ring is there: a fault, which is reported with an interrupt.
         let ctrl = engine::CTRL.of(EngineIndex::ALL[0]);
         device.write(ctrl.into(), &1_u32.to_le_bytes());

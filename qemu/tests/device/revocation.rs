@@ -162,6 +162,41 @@ fn without_bus_mastering_nothing_answers() {
     );
 }
 
+/// An interrupt is a write to memory: neither a packet's end, nor a preemption, nor a fault raises
+/// one, nor does the device count it, or make up for it.
+#[test]
+fn without_bus_mastering_no_interrupt_comes() {
+    let mut gpu = Gpu::new();
+    gpu.device.set_bus_master(false);
+    let (exec, _) = gpu.exec(1, &[Command::Nop { words: 2 }]);
+    gpu.start(1, &[exec]);
+    gpu.wait_for("the packet's end", |gpu| {
+        gpu.get_engine(1, regs::engine::HEAD).offset() == gpu.tail(1)
+    });
+    gpu.ask_to_preempt(1, 1);
+    gpu.start(
+        0,
+        &[Command::Wait {
+            address: 0,
+            value: 0,
+        }],
+    );
+    gpu.wait_for("the fault", |gpu| {
+        gpu.get_engine(0, regs::engine::STATUS).state() == Some(EngineState::Faulted)
+    });
+    gpu.wait_for("the record", |gpu| gpu.counter(Counter::PreemptIdle) == 1);
+    // What was to be raised has been, then.
+    gpu.set(regs::DEVICE_CTRL::new().with_reset(true));
+    gpu.wait_for("READY", |gpu| gpu.device.is_ready());
+    gpu.device.set_bus_master(true);
+    assert_eq!([0, 1, 2].map(|vector| gpu.lines.count(vector)), [0; 3]);
+    let counters = [Counter::EngineInterrupt, Counter::FaultInterrupt];
+    assert_eq!(counters.map(|counter| gpu.counter(counter)), [0; 2]);
+    gpu.set_up();
+    gpu.run_buffer(1, &[]);
+    gpu.wait_for("an interrupt", |gpu| gpu.lines.count(1) == 1);
+}
+
 /// While both engines write to system memory without end, its pages are taken away: when that
 /// returns, no byte of them changes any more.
 #[test]
