@@ -282,7 +282,10 @@ impl Core {
         work: &mut Work,
         limit: u64,
     ) -> Result<Flow, Fault> {
-        let program = self.program(memory, space, (draw.program, draw.program_bytes))?;
+        let program = (draw.program, draw.program_bytes);
+        let Some(program) = self.program(memory, space, program)? else {
+            return Ok(Flow::Pause);
+        };
         let mut drawing = match std::mem::take(work) {
             Work::Draw(drawing) => drawing,
             _ => Box::default(),

@@ -258,8 +258,8 @@ pub struct Core {
     pub(crate) tile: Box<Tile>,
     /// A dispatch's memory, for the next one.
     pub(crate) machine: Option<Box<Machine>>,
-    /// Bytes that transfers may still move in this step: who wants an engine to stop, or takes
-    /// memory away, waits for its end.
+    /// Bytes that transfers may still move in this step, programs be read, and shared memory be
+    /// cleared: who wants an engine to stop, or takes memory away, waits for its end.
     pub(crate) chunk: u64,
 }
 

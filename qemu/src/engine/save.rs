@@ -568,7 +568,7 @@ impl Core {
         self.progress.draws = begun.as_ref().is_some_and(Begun::draws);
         self.progress.command = begun;
         if let Some(program) = program {
-            self.program(memory, packet.space(), program)?;
+            self.read_program(memory, packet.space(), program)?;
         }
         self.progress.overhead = memory.tally().time();
         Ok(())

@@ -14,6 +14,14 @@ use crate::program::window::{Surroundings, Windows};
 /// What a register holds that nobody has put anything into.
 pub(crate) const SCRAMBLED: u32 = 0xa5a5_a5a5;
 
+/// What a dispatch may do in a step.
+pub(crate) struct Budget<'a> {
+    /// Ticks that instructions and their accesses may take.
+    pub(crate) ticks: u64,
+    /// Bytes of shared memory that may be cleared, which takes no ticks. Less is left each time.
+    pub(crate) bytes: &'a mut u64,
+}
+
 /// A dispatch that has begun: its groups are run one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
@@ -75,15 +83,14 @@ impl Machine {
         }
     }
 
-    /// Issues instructions, all of one step, until they and their accesses have taken `budget`
-    /// ticks, or it can be stopped at the level `stop`, and adds them to `issued`. `true` when the
-    /// dispatch has ended.
+    /// Issues instructions, all of one step, until the `budget` is used up, or it can be stopped at
+    /// the level `stop`, and adds them to `issued`. `true` when the dispatch has ended.
     pub(crate) fn run(
         &mut self,
         dispatch: &Dispatch,
         program: &Program,
         windows: Windows<'_>,
-        budget: u64,
+        budget: Budget<'_>,
         stop: Option<Level>,
         issued: &mut u64,
     ) -> Result<bool, Fault> {
@@ -98,10 +105,16 @@ impl Machine {
             arguments,
             groups: dispatch.groups,
             threads: dispatch.threads,
-            budget,
+            budget: budget.ticks,
         };
         while around.left(*issued) > 0 {
             if !self.started {
+                // One has room whatever was done before: it may be done again in each step.
+                let bytes = around.shared.len() as u64;
+                if bytes > *budget.bytes && *issued > 0 {
+                    return Ok(false);
+                }
+                *budget.bytes = budget.bytes.saturating_sub(bytes);
                 around.shared.fill(0);
                 for wave in &mut self.waves {
                     wave.start(self.group, program.used);

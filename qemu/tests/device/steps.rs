@@ -8,7 +8,7 @@ use skua_gpu::counters::COUNT;
 use skua_gpu::engine::core::{Outcome, Progress};
 use skua_gpu::{gart, vram};
 use skua_spec::address::{BusAddr, GpuPhys};
-use skua_spec::command::{Blend, Command, Draw, Rectangle};
+use skua_spec::command::{Blend, Command, Dispatch, Draw, Rectangle, MAX_ARGUMENTS, MAX_PROGRAM};
 use skua_spec::context::Descriptor;
 use skua_spec::fault::{Reason, Record};
 use skua_spec::mmu::{Entry, PageSize, Target};
@@ -602,6 +602,78 @@ fn a_tail_that_goes_back_leaves_nothing_to_do() {
     stepped.cores[0].ring_doorbell(0);
     assert_eq!(stepped.step(0, 100), Outcome::Idle);
     assert_eq!(stepped.tally.get(Counter::RingCommand), 0);
+}
+
+/// What takes no time of the engine's takes the host's.
+#[test]
+fn a_step_is_bounded_by_the_programs_that_it_reads() {
+    for (bytes, most) in [(MAX_PROGRAM as usize, 1), (0x6000, 2)] {
+        let work = |stepped: &mut Stepped| {
+            let program = assemble("exit").unwrap().bytes().repeat(bytes / 8);
+            stepped.set_vram(DATA, &program);
+            let dispatch = Dispatch {
+                program: DATA_VA,
+                program_bytes: program.len() as u32,
+                shared_bytes: 0,
+                groups: [1; 3],
+                threads: [1; 3],
+                arguments: [0; MAX_ARGUMENTS],
+                argument_count: 0,
+            };
+            let draw = Draw {
+                program: DATA_VA,
+                program_bytes: program.len() as u32,
+                vertices: LARGE_VA,
+                vertex_count: 3,
+                triangles: 1,
+                target: RIVAL_VA,
+                pitch: 4,
+                scissor: Rectangle {
+                    left: 0,
+                    top: 0,
+                    right: 1,
+                    bottom: 1,
+                },
+                ..Draw::default()
+            };
+            let (dispatch, draw) = (Command::Dispatch(dispatch), Command::Draw(draw));
+            let commands = [dispatch, Command::FlushCache, draw, Command::FlushCache];
+            packet(stepped, 0, &commands.repeat(5));
+        };
+        check(work);
+        let mut stepped = memory();
+        work(&mut stepped);
+        let (mut before, mut outcome) = (0, Outcome::Busy);
+        while outcome != Outcome::Idle {
+            outcome = stepped.step(0, u64::MAX);
+            let read = stepped.tally.get(Counter::VramRead);
+            // Commands, vertices and tables are far smaller.
+            assert!((read - before) / bytes as u64 <= most, "{before} {read}");
+            before = read;
+        }
+        assert!(before > 10 * bytes as u64, "{before}");
+    }
+}
+
+#[test]
+fn a_step_is_bounded_by_the_shared_memory_that_it_clears() {
+    let work = |stepped: &mut Stepped| {
+        let program = assemble(".shared 32768\nexit").unwrap();
+        stepped.set_vram(DATA, &program.bytes());
+        let dispatch = program.dispatch(DATA_VA, [5, 1, 1], |_| None).unwrap();
+        packet(stepped, 0, &[Command::Dispatch(dispatch); 3]);
+    };
+    check(work);
+    let mut stepped = memory();
+    work(&mut stepped);
+    let (mut before, mut idle) = (0, false);
+    while !idle {
+        idle = stepped.step(0, u64::MAX) == Outcome::Idle;
+        let groups = stepped.tally.get(Counter::ThreadGroup);
+        assert!(groups - before <= 2, "{before} {groups}");
+        before = groups;
+    }
+    assert_eq!(before, 15);
 }
 
 #[test]
