@@ -758,7 +758,6 @@ impl Device {
                         base: file.engine::<regs::engine::RING_BASE>(index).address().0,
                         size: file.engine::<regs::engine::RING_SIZE>(index).bytes(),
                     };
-                    self.hub.lies.note_ring(index.index(), ring);
                     let moderation = file.engine::<regs::engine::MODERATION>(index);
                     engine.enable(
                         ring,

@@ -514,11 +514,12 @@ impl Lies {
             .retain(|(_, deed)| *deed != Deed::SwitchOff);
     }
 
-    /// An engine was enabled with `ring`.
-    pub(crate) fn note_ring(&self, engine: usize, ring: Ring) {
-        if let Some(slot) = self.lock().rings.get_mut(engine) {
-            *slot = Some(ring);
-        }
+    /// An engine fetches from `ring` from now on, or from none. When this returns, nothing is
+    /// written to its last one any more.
+    ///
+    /// The caller holds no [`crate::bus::BusGuard`].
+    pub(crate) fn note_ring(&self, engine: EngineIndex, ring: Option<Ring>) {
+        self.lock().rings[engine.index()] = ring;
     }
 
     /// What is written of a fault.
@@ -582,7 +583,6 @@ impl Lies {
                 .partition(|(due, _)| due.is_some_and(|due| due <= now));
             state.late = late;
             let lies = state.lies.clone();
-            let rings = state.rings;
             let last_fault = state.last_fault;
             let ticks = state.has(Kind::TicksCreep) && round % 10 == 0;
             if ticks {
@@ -615,7 +615,6 @@ impl Lies {
                 hub,
                 slow: round % 100 == 0,
                 last_fault,
-                rings: &rings,
             };
             for lie in lies {
                 told.act(lie, &mut random);
@@ -679,7 +678,6 @@ struct Told<'a> {
     /// Whether it is a round of those that come each 100 ms.
     slow: bool,
     last_fault: Option<Record>,
-    rings: &'a [Option<Ring>],
 }
 
 impl Told<'_> {
@@ -704,11 +702,7 @@ impl Told<'_> {
             }
             Kind::StatusScribble => self.scribble(0, status::SIZE, random),
             Kind::StatusStays => self.scribble(status::COUNTERS, status::FAULTS, random),
-            Kind::RingScribble => {
-                for ring in self.rings.iter().flatten() {
-                    self.overwrite(*ring);
-                }
-            }
+            Kind::RingScribble => self.overwrite_rings(),
             _ => {}
         }
     }
@@ -721,16 +715,25 @@ impl Told<'_> {
         });
     }
 
-    fn overwrite(&self, ring: Ring) {
+    fn overwrite_rings(&self) {
         let tally = Tally::default();
         let hub = self.hub;
         let (gart, bus) = (hub.gart.table(), hub.bus.enter());
         let vram = hub.vram.enter();
         let memory = Memory::new(&vram, gart, &bus, &tally);
+        // Locked behind the bus, as where the status page is written, and until all is written: an
+        // engine whose ring is overwritten acknowledges no reset.
+        let state = hub.lies.lock();
+        for ring in state.rings.iter().flatten() {
+            Self::overwrite(&memory, *ring);
+        }
+    }
+
+    fn overwrite(memory: &Memory<'_>, ring: Ring) {
         let mut mmu = Mmu::default();
         for offset in (0..u64::from(ring.size)).step_by(4096) {
             let slice = mmu.slice(
-                &memory,
+                memory,
                 mmu::Space::System,
                 ring.base.wrapping_add(offset),
                 4096,

@@ -259,6 +259,7 @@ impl Worker {
         self.reset_ack = self.reset_ack.wrapping_add(mail.resets);
         if mail.stops() {
             self.asked = None;
+            self.hub.lies.note_ring(self.engine.index, None);
         }
         let (time, ticks) = (self.time(), self.core.shown().ticks);
         if let (true, Some(watch)) = (mail.stops(), &mut self.watch) {
@@ -300,6 +301,9 @@ impl Worker {
         if let Some((ring, moderation)) = mail.enable {
             self.moderation = moderation;
             let outcome = self.with_memory(|core, memory| core.enable(memory, ring));
+            if outcome == Outcome::Busy {
+                self.hub.lies.note_ring(self.engine.index, Some(ring));
+            }
             self.settle(&outcome);
         }
         if let Some(fence) = mail.preempt {

@@ -464,3 +464,41 @@ fn memory() {
         gpu.counter(Counter::Fault) == 1 || gpu.head(1) == 8
     });
 }
+
+/// A ring that is no engine's is a page of anybody's: one that ENABLE was not heeded for, or that
+/// cannot be one, and one whose engine was reset.
+#[test]
+fn rings_that_are_not_enabled_are_left_alone() {
+    let mut gpu = Gpu::new();
+    let enable = |gpu: &Gpu, at, size| {
+        let base = GpuPhys(vram::BASE + at);
+        gpu.set_engine(1, engine::RING_BASE::new().with_address(base));
+        gpu.set_engine(1, engine::RING_SIZE::new().with_bytes(size));
+        gpu.set_engine(1, engine::CTRL::new().with_enable(true));
+    };
+    let scribbled = |gpu: &Gpu, at| gpu.vram64(at) == u64::MAX;
+    let places = [DATA, DATA + 0x1000, gpu.ring_at(1)];
+    places.iter().for_each(|at| gpu.set_vram64(*at, 1));
+    // It is enabled already.
+    enable(&gpu, DATA, 0x1000);
+    gpu.reset_engine(1);
+    enable(&gpu, DATA + 0x1000, 0x1800);
+    assert_eq!(gpu.wait_fault().reason, Reason::BadRing);
+    lie(&gpu, &["ring-scribble"]);
+    // The other one's is overwritten again and again.
+    for _ in 0..3 {
+        gpu.set_vram64(gpu.ring_at(0), 0);
+        gpu.wait_for("an overwritten ring", |gpu| scribbled(gpu, gpu.ring_at(0)));
+    }
+    for at in places {
+        assert!(!scribbled(&gpu, at), "{at:#x}");
+    }
+    gpu.reset_engine(0);
+    gpu.set_vram64(gpu.ring_at(0), 0);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!scribbled(&gpu, gpu.ring_at(0)));
+    gpu.set(regs::DEVICE_CTRL::new().with_reset(true));
+    gpu.wait_for("READY", |gpu| gpu.device.is_ready());
+    gpu.set_up();
+    gpu.wait_for("an overwritten ring", |gpu| scribbled(gpu, gpu.ring_at(0)));
+}
