@@ -34,7 +34,8 @@ pub(crate) struct Window<'m> {
     loads: u64,
     /// The same, if stores may use it.
     stores: u64,
-    /// Lookups of the TLB that finding it here stands for: the system's window of VRAM needs none.
+    /// Lookups of the TLB that finding it here stands for: none for the system's window of VRAM,
+    /// two for a process' page in the GART window.
     hits: u64,
     /// The bytes of the page.
     slice: VolatileSlice<'m>,
@@ -143,17 +144,29 @@ impl<'m> Windows<'m> {
         Ok(&self.slots[slot])
     }
 
+    /// Lookups of the TLB that were counted, and reads through dummies.
+    fn looked_up(&self) -> (u64, u64) {
+        let count = |counter| self.memory.tally().get(counter);
+        let lookups = count(Counter::TlbHit).wrapping_add(count(Counter::TlbMiss));
+        (lookups, count(Counter::GartDummy))
+    }
+
     #[cold]
     fn open(&mut self, address: u64, access: Access) -> Result<Window<'m>, Fault> {
         let page = address >> PAGE_SHIFT;
         let displaced = self.mmu.tlb.displaced();
+        let (hits, dummies) = self.looked_up();
         let found = self
             .mmu
             .translate(&self.memory, self.space, address, access)?;
+        let (hits, dummies) = (self.looked_up().0 - hits, self.looked_up().1 - dummies);
         self.opened += 1;
+        // Each read that leads through a dummy is counted.
+        let mut kept = dummies == 0;
         if self.mmu.tlb.displaced() != displaced {
-            // What the TLB has lost may be here.
+            // What the TLB has lost may be here. Of two translations it may be the first.
             self.slots = [Window::closed(); SLOTS];
+            kept &= hits < 2;
         }
         let inside = address & (PAGE_SIZE - 1);
         // A page is mapped whole: its start is there if a byte of it is.
@@ -166,19 +179,19 @@ impl<'m> Windows<'m> {
         // CAST: below SLOTS.
         let old = &self.slots[(page % SLOTS as u64) as usize];
         let (written, read) = (writes(access), !writes(access));
-        let cached = self.space != Space::System || matches!(place, Place::System { .. });
+        let open = if kept { page } else { NONE };
         Ok(Window {
             loads: if read || old.loads == page {
-                page
+                open
             } else {
                 NONE
             },
             stores: if written || old.stores == page {
-                page
+                open
             } else {
                 NONE
             },
-            hits: cached.into(),
+            hits,
             slice,
             place,
         })

@@ -451,6 +451,58 @@ fn programs_whose_pages_displace_each_other() {
     assert_eq!(seen.states[0], EngineState::Idle);
 }
 
+/// Pages that are translated twice, some of them through entries whose place in the TLB is that of
+/// the page's own.
+#[test]
+fn programs_whose_pages_lead_through_the_gart() {
+    // Of each wave.
+    const DUMMIES: u64 = 2 * 40;
+    // The place of the GART's first page, and another one.
+    let number = u64::from(ASID.get()) * 0x9e37 % 1024;
+    let [near, far] = [number, number ^ 0x200].map(|number| 0x5400_0000 + number * 0x1000);
+    let seen = check(|stepped| {
+        let window = |page: u64| Target::Vram(GpuPhys(gart::BASE + page * 0x1000));
+        for (va, page) in [(near, 0), (far, 2)] {
+            stepped.map_page(va, window(page), PageSize::Size4K, true);
+        }
+        let dummy = DATA_VA + DATA_BYTES;
+        stepped.map_page(dummy, window(8), PageSize::Size4K, true);
+        stepped.set_gart(8, Entry::dummy(BusAddr(BUS + SYSTEM_FREE + 0x20_0000)));
+        let source = ".threads 64
+            .arg64 one
+            .arg64 other
+            .arg64 dummy
+                sr r0, flat
+                arg r2, one\n arg r3, one.hi\n arg r4, other\n arg r5, other.hi
+                arg r6, dummy\n arg r7, dummy.hi
+                lea r2, r2, r0, 2\n lea r4, r4, r0, 2
+                mov r20, 40
+            again:
+                ld.32 r10, [r2]\n ld.32 r13, [r2 + 4]
+                ld.32 r11, [r4]\n ld.32 r14, [r4 + 4]
+                ld.32 r12, [r6]\n ld.32 r15, [r6 + 4]
+                add r10, r10, r11\n add r10, r10, r12
+                st.32 [r2 + 512], r10\n st.32 [r4 + 1024], r10
+                sub r20, r20, 1
+                bnz r20, again
+                exit";
+        let program = assemble(source).unwrap();
+        stepped.set_vram(DATA, &program.bytes());
+        let dispatch = program
+            .dispatch(DATA_VA, [2, 1, 1], |name| match name {
+                "one" => Some(near),
+                "other" => Some(far),
+                _ => Some(dummy),
+            })
+            .unwrap();
+        packet(stepped, 0, &[Command::Dispatch(dispatch)]);
+    });
+    assert_eq!(seen.states[0], EngineState::Idle);
+    // Two groups of two waves.
+    let dummies = seen.counters[Counter::GartDummy as usize].1;
+    assert_eq!(dummies, 4 * DUMMIES);
+}
+
 #[test]
 fn waits_and_signals() {
     let seen = check(|stepped| {
