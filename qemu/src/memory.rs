@@ -106,6 +106,14 @@ impl<'a> Memory<'a> {
         result
     }
 
+    /// The same, but no cache keeps what is found by it.
+    pub fn in_passing(&self) -> Self {
+        Self {
+            kept: false,
+            ..*self
+        }
+    }
+
     /// Whether caches are to keep the translations that are found.
     pub fn is_kept(&self) -> bool {
         self.kept

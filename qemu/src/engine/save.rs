@@ -568,7 +568,8 @@ impl Core {
         self.progress.draws = begun.as_ref().is_some_and(Begun::draws);
         self.progress.command = begun;
         if let Some(program) = program {
-            self.read_program(memory, packet.space(), program)?;
+            // In the TLB it may take the place of a page that the packet accesses.
+            self.read_program(&memory.in_passing(), packet.space(), program)?;
         }
         self.progress.overhead = memory.tally().time();
         Ok(())

@@ -1060,6 +1060,34 @@ fn a_state_is_restored_once_or_given_up() {
     assert!(driver.packets.is_empty());
 }
 
+/// The program of the command under way is read anew without a trace in the packet's time, though
+/// its page has the place in the TLB of one that the packet accesses.
+#[test]
+fn a_program_that_is_read_anew_displaces_nothing() {
+    let work = |stepped: &mut Stepped| {
+        let rival = DATA_VA + 1024 * PAGE_SIZE;
+        let target = Target::Vram(GpuPhys(vram::BASE + DATA + 0x4000));
+        stepped.map_page(rival, target, PageSize::Size4K, true);
+        let source = ".arg64 target
+                arg r2, target\n arg r3, target.hi
+                mov r20, 200
+            again:
+                ld.32 r4, [r2]\n add r4, r4, r20\n st.32 [r2], r4
+                sub r20, r20, 1
+                bnz r20, again
+                exit";
+        let program = assemble(source).unwrap();
+        stepped.set_vram(DATA, &program.bytes());
+        let dispatch = program.dispatch(DATA_VA, [1; 3], |_| Some(rival)).unwrap();
+        vec![vec![Command::Dispatch(dispatch)]]
+    };
+    let undisturbed = whole(Preemption::default(), work);
+    let driver = disturbed(Preemption::default(), work, 1, 100);
+    assert!(driver.resumed > 10, "{}", driver.resumed);
+    assert!(driver.memory() == undisturbed.memory());
+    assert_eq!(driver.charged(), undisturbed.charged());
+}
+
 /// A state is the same to every engine of the kind; what the engine had of it is gone.
 #[test]
 fn a_packet_goes_on_in_another_engine() {
