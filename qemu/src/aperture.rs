@@ -186,7 +186,13 @@ impl Vram {
 
     /// The aperture shows nothing any more; what the pages held is lost.
     pub(crate) fn forget_aperture(&self) {
-        *self.change() = Shown::new(self.layout().aperture);
+        let nothing = Shown::new(self.layout().aperture);
+        let shown = std::mem::replace(&mut *self.change(), nothing);
+        let ones = vec![0xff_u8; shown.size.bytes() as usize];
+        // Engines may go on: to them no page of VRAM is here any more.
+        for slot in shown.places.values().filter_map(|place| self.slot(*place)) {
+            slot.copy_from(&ones);
+        }
     }
 
     fn change(&self) -> RwLockWriteGuard<'_, Shown> {
@@ -233,5 +239,38 @@ impl Vram {
             slot.copy_from(&bytes);
         }
         stray
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skua_spec::address::VramOffset;
+
+    use super::*;
+    use crate::vram::Layout;
+
+    /// The CPU reads the slots by itself: what it finds there is not looked up.
+    #[test]
+    fn what_was_shown_is_not_there_any_more() {
+        let aperture = Aperture {
+            pages: 4,
+            size: PageSize::Size4K,
+            cached: false,
+        };
+        let layout = Layout {
+            visible: 0,
+            aperture: Some(aperture),
+            ..Layout::whole(2 << 20)
+        };
+        let vram = Vram::new(layout).unwrap();
+        let shown = [None, Some(Entry::page(VramOffset(0x3000)))];
+        assert_eq!(vram.flush_aperture(0, &shown).refused, 1);
+        assert!(!vram.write_aperture(0x1000, &[7; 8]));
+        vram.forget_aperture();
+        for place in 0..4 {
+            let mut bytes = [0_u8; 4096];
+            vram.slot(place).unwrap().copy_to(&mut bytes[..]);
+            assert!(bytes.iter().all(|byte| *byte == 0xff), "{place}");
+        }
     }
 }

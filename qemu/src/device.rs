@@ -606,8 +606,12 @@ impl Device {
             Decoded::Device(DeviceRegister::DEVICE_STATUS) => regs::DEVICE_STATUS::new()
                 .with_ready(self.is_ready())
                 .bits(),
-            Decoded::Engine(index, register) => self.read_engine(index, register),
-            Decoded::Device(_) => self.lock().held(register),
+            Decoded::Engine(index, register) if self.is_ready() => {
+                self.read_engine(index, register)
+            }
+            // In an adapter reset those of engines have taken their reset values, too, before the
+            // engines' threads come to it.
+            _ => self.lock().held(register),
         }
     }
 

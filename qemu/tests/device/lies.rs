@@ -11,7 +11,8 @@ use skua_spec::command::Command;
 use skua_spec::fault::{Reason, Record};
 use skua_spec::mmu::{PageSize, Target};
 use skua_spec::number::EngineIndex;
-use skua_spec::regs::{self, engine};
+use skua_spec::register::Reset;
+use skua_spec::regs::{self, engine, Decoded};
 use skua_spec::status::{self, Counter, EngineState};
 use skua_testbed::{Gpu, ASID, DATA, DATA_VA, STATUS};
 
@@ -463,6 +464,25 @@ fn memory() {
     gpu.wait_for("what came of it", |gpu| {
         gpu.counter(Counter::Fault) == 1 || gpu.head(1) == 8
     });
+}
+
+/// All registers have their reset values while the engines have not come to the reset.
+#[test]
+fn registers_of_engines_that_are_not_reset_yet() {
+    let mut gpu = Gpu::new();
+    gpu.run_buffer(1, &[]);
+    gpu.wait_idle(1);
+    lie(&gpu, &["adapter-reset-never"]);
+    gpu.set(regs::DEVICE_CTRL::new().with_reset(true));
+    assert!(!gpu.device.is_ready());
+    for register in Decoded::all(2) {
+        let reset = register.info().reset;
+        if let (Decoded::Engine(..), Reset::Value(value)) = (register, reset) {
+            assert_eq!(gpu.register(register), value, "{register:?}");
+        }
+    }
+    lie(&gpu, &[]);
+    gpu.wait_for("READY", |gpu| gpu.device.is_ready());
 }
 
 /// A ring that is no engine's is a page of anybody's: one that ENABLE was not heeded for, or that
