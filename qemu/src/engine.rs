@@ -110,8 +110,17 @@ struct Mailbox {
     asked: u64,
     /// A preemption was asked for that has no record yet.
     preempting: bool,
+    /// Resets were taken that are not acknowledged yet.
+    resetting: bool,
     /// Collected until the worker takes it.
     mail: Mail,
+}
+
+impl Mailbox {
+    /// Whether what the driver asks of the engine is ignored.
+    const fn is_deaf(&self) -> bool {
+        self.resetting || self.mail.stops()
+    }
 }
 
 /// The side of an engine that the registers see.
@@ -177,7 +186,7 @@ impl Engine {
     /// Starts fetching from `ring`. Ignored while the engine is enabled or a reset is under way.
     pub fn enable(&self, ring: Ring, moderation: Moderation) {
         self.post(|m| {
-            if !m.enabled && !m.mail.stops() {
+            if !m.enabled && !m.is_deaf() {
                 m.enabled = true;
                 m.mail.enable = Some((ring, moderation));
                 self.tail.store(0, Ordering::Release);
@@ -191,7 +200,7 @@ impl Engine {
         let heeded = {
             let mailbox = self.lock();
             let faulted = self.state() == EngineState::Faulted as u32;
-            let heeded = mailbox.enabled && !faulted && !mailbox.mail.stops();
+            let heeded = mailbox.enabled && !faulted && !mailbox.is_deaf();
             if heeded {
                 self.tail.store(tail, Ordering::Release);
             }
@@ -207,7 +216,7 @@ impl Engine {
     pub fn preempt(&self, fence: u64) -> bool {
         self.post(|m| {
             let faulted = self.state() == EngineState::Faulted as u32;
-            let heeded = m.enabled && !faulted && !m.preempting && !m.mail.stops();
+            let heeded = m.enabled && !faulted && !m.preempting && !m.is_deaf();
             if heeded {
                 (m.preempting, m.mail.preempt) = (true, Some(fence));
             }
@@ -215,9 +224,19 @@ impl Engine {
         })
     }
 
-    /// A preemption's record is about to be seen: another one may be asked for.
-    fn preempted(&self) {
-        self.lock().preempting = false;
+    /// Has `tell` write a preemption's record. Who sees it may ask for another one, and nobody
+    /// before: who asks meanwhile waits.
+    fn preempted(&self, tell: impl FnOnce()) {
+        let mut mailbox = self.lock();
+        tell();
+        mailbox.preempting = false;
+    }
+
+    /// Has `tell` acknowledge the resets that were taken, as [`Self::preempted`] does a preemption.
+    fn was_reset(&self, tell: impl FnOnce()) {
+        let mut mailbox = self.lock();
+        tell();
+        mailbox.resetting = false;
     }
 
     /// Asks for one more reset: unless the packet with this fence id has ended, or in any case if
@@ -312,13 +331,14 @@ impl Engine {
     }
 
     /// Takes all requests, between two steps, of which the engine has completed the packets up to
-    /// the fence id `completed`. A reset disables the engine in the same moment, so that what the
-    /// driver writes afterwards counts again.
+    /// the fence id `completed`. A reset disables the engine in the same moment; what the driver
+    /// writes counts again from [`Self::was_reset`] on.
     fn take(&self, completed: u64) -> Mail {
         let mut mailbox = self.lock();
         self.attention.store(false, Ordering::Release);
         let mut mail = std::mem::take(&mut mailbox.mail);
         mail.asked = mailbox.asked;
+        mailbox.resetting = mail.resets != 0 && !mail.adapter_reset;
         if completed >= mail.reset_below && mail.reset_below != u64::MAX {
             mail.reset_below = 0;
         }
@@ -328,5 +348,81 @@ impl Engine {
             self.tail.store(0, Ordering::Release);
         }
         mail
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    const RING: Ring = Ring {
+        base: 0,
+        size: 0x1000,
+    };
+
+    fn enabled() -> Engine {
+        let engine = Engine::new(EngineIndex::default(), EngineKind::Copy, Arc::default());
+        engine.enable(RING, Moderation::default());
+        assert!(engine.take(0).enable.is_some());
+        engine
+    }
+
+    /// What is asked while `answer` is being given waits for it, and is heeded.
+    fn expect_heeded_behind(engine: &Engine, answer: impl FnOnce(&dyn Fn()), ask: fn(&Engine)) {
+        let (told, asked) = (&AtomicBool::new(false), &AtomicBool::new(false));
+        thread::scope(|scope| {
+            answer(&|| {
+                scope.spawn(move || {
+                    ask(engine);
+                    assert!(told.load(Ordering::Acquire));
+                    asked.store(true, Ordering::Release);
+                });
+                thread::sleep(Duration::from_millis(50));
+                told.store(true, Ordering::Release);
+            });
+        });
+        assert!(asked.load(Ordering::Acquire));
+    }
+
+    #[test]
+    fn a_preemption_is_heeded_once_the_record_is_there() {
+        let engine = enabled();
+        assert!(engine.preempt(1));
+        assert_eq!(engine.take(0).preempt, Some(1));
+        assert!(!engine.preempt(2));
+        let ask = |engine: &Engine| assert!(engine.preempt(3));
+        expect_heeded_behind(&engine, |tell| engine.preempted(tell), ask);
+        assert_eq!(engine.take(0).preempt, Some(3));
+    }
+
+    /// Whether it is void or not.
+    #[test]
+    fn an_engine_is_deaf_until_its_reset_is_acknowledged() {
+        for fence in [0, 5] {
+            let engine = enabled();
+            engine.ring_doorbell(8);
+            engine.reset(fence);
+            let mail = engine.take(5);
+            assert_eq!((mail.resets, mail.stops()), (1, fence == 0));
+            engine.enable(RING, Moderation::default());
+            engine.ring_doorbell(16);
+            assert!(!engine.preempt(1));
+            let mail = engine.take(5);
+            assert!(mail.enable.is_none() && mail.preempt.is_none());
+            assert_eq!(engine.tail(), if fence == 0 { 0 } else { 8 });
+        }
+        let engine = enabled();
+        engine.reset(0);
+        engine.take(0);
+        let ask = |engine: &Engine| {
+            engine.enable(RING, Moderation::default());
+            engine.ring_doorbell(8);
+        };
+        expect_heeded_behind(&engine, |tell| engine.was_reset(tell), ask);
+        assert!(engine.is_enabled());
+        assert_eq!(engine.tail(), 8);
     }
 }

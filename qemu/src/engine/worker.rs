@@ -295,7 +295,10 @@ impl Worker {
                 page.write_u32(block + status::engine::INVALIDATE_ACK, ack);
             });
         }
-        if mail.resets != 0 || mail.publish {
+        if mail.resets != 0 {
+            let engine = Arc::clone(&self.engine);
+            engine.was_reset(|| self.publish_block());
+        } else if mail.publish {
             self.publish_block();
         }
         if let Some((ring, moderation)) = mail.enable {
@@ -335,8 +338,9 @@ impl Worker {
                     cause,
                     number: self.preempted.number.wrapping_add(1),
                 };
-                self.engine.preempted();
-                self.write_status(|page, block| self.write_record(&page, block));
+                self.engine.preempted(|| {
+                    self.write_status(|page, block| self.write_record(&page, block));
+                });
                 self.hub.raise_preempted(self.engine.index);
             }
             Outcome::Completed { interrupt: true } => {
