@@ -153,6 +153,7 @@ pub(crate) fn settings() -> Result<Settings> {
         evicts: module_parameters::evict.value() != 0,
         job_ms: module_parameters::job_timeout_ms.value(),
         acknowledge_ms: module_parameters::tdr_ddi_delay_ms.value(),
+        system_limit: system_limit(module_parameters::system_limit_mb.value()),
         recovers,
         resets: Limits {
             count: resets,
@@ -161,9 +162,15 @@ pub(crate) fn settings() -> Result<Settings> {
     })
 }
 
-/// Half of the machine's memory may be buffer objects.
-fn system_limit() -> u64 {
-    ext::memory::total() / 2 / PAGE_SIZE as u64 * PAGE_SIZE as u64
+/// How much of the machine's memory may be buffer objects, in bytes: half of it, or so many of the
+/// MiB that it has.
+fn system_limit(mb: u32) -> u64 {
+    let total = ext::memory::total();
+    let limit = match mb {
+        0 => total / 2,
+        mb => total.min(u64::from(mb) << 20),
+    };
+    limit / PAGE_SIZE as u64 * PAGE_SIZE as u64
 }
 
 impl PciDriver for SkuaDriver {
@@ -223,7 +230,7 @@ impl PciDriver for SkuaDriver {
 
         let settings = settings()?;
         let bus = BusMaster::new(pdev);
-        let gpu = Gpu::new(parent, bus, regs, caps, system_limit(), &settings)?;
+        let gpu = Gpu::new(parent, bus, regs, caps, &settings)?;
         Ok(Parts {
             drm: drm::UnregisteredDevice::new(pdev, gpu)?,
             data: RegistrationData::new(parent, vram, aperture),

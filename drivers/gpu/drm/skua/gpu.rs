@@ -415,6 +415,8 @@ pub(crate) struct Settings {
     /// Milliseconds that the device may take to acknowledge (`TdrDdiDelay`): register protocols are
     /// quick, hosts may be slow.
     pub(crate) acknowledge_ms: u32,
+    /// Bytes of system memory that all clients' objects and page tables may have.
+    pub(crate) system_limit: u64,
     /// Whether an engine that does not end or stop in time is reset, and the device not given up
     /// (`TdrLevel`).
     pub(crate) recovers: bool,
@@ -432,7 +434,6 @@ impl Gpu {
         bus: BusMaster,
         regs: Registers,
         caps: Caps,
-        system_limit: u64,
         settings: &Settings,
     ) -> Result<impl PinInit<Self, Error>> {
         let Settings {
@@ -440,6 +441,7 @@ impl Gpu {
             evicts,
             job_ms,
             acknowledge_ms,
+            system_limit,
             recovers,
             resets,
         } = *settings;
@@ -478,7 +480,7 @@ impl Gpu {
         let contexts = Slots::new(MAX_CONTEXTS)?;
         let vms = Slots::new(MAX_VMS)?;
         let movers = Slots::new(Mover::COUNT)?;
-        let paging = paging_space(parent, &caps, system_limit)?;
+        let paging = paging_space(parent, &caps)?;
         let hw = Hardware::new(parent, regs, caps, paging)?;
         let resources = DevresSet::new(parent)?;
         let reapers = Reapers::new()?;
@@ -652,13 +654,13 @@ impl Gpu {
 
 /// The address space of the paging process of a device with `caps`, as it asks for it or by
 /// default. `EINVAL` with a line in the log if it cannot be that large, or its tables would take
-/// more than a sixteenth of `system_limit`, in bytes, for good.
-fn paging_space(parent: &Device<Bound>, caps: &Caps, system_limit: u64) -> Result<PagingSpace> {
+/// more than a thirty-second of the machine's memory, for good.
+fn paging_space(parent: &Device<Bound>, caps: &Caps) -> Result<PagingSpace> {
     let bytes = paging::space_bytes(caps.query_paging_va(0), &caps.segments(), None).ok();
     // A device without memory was refused before: there is always one.
     let space = bytes.flatten().and_then(PagingSpace::new);
     space
-        .filter(|space| space.table_bytes() <= system_limit / 16)
+        .filter(|space| space.table_bytes() <= crate::ext::memory::total() / 32)
         .ok_or_else(|| {
             dev_err!(parent, "the paging address space is too large\n");
             EINVAL

@@ -140,6 +140,10 @@ module! {
             default: 2000,
             description: "Milliseconds that an engine may take to stop before it is reset",
         },
+        system_limit_mb: u32 {
+            default: 0,
+            description: "MiB of system memory that buffer objects may have (0: half of the machine's)",
+        },
         tdr_ddi_delay_ms: u32 {
             default: 5000,
             description: "Milliseconds that the device may take to acknowledge before it is reset",

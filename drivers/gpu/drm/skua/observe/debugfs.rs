@@ -447,6 +447,7 @@ fn parameters(out: &mut SeqPrinter<'_>) -> core::fmt::Result {
         ("job_timeout_ms", all::job_timeout_ms.value()),
         ("preemption", all::preemption.value().into()),
         ("preempt_timeout_ms", all::preempt_timeout_ms.value()),
+        ("system_limit_mb", all::system_limit_mb.value()),
         ("tdr_ddi_delay_ms", all::tdr_ddi_delay_ms.value()),
         ("tdr_level", all::tdr_level.value().into()),
         ("tdr_limit_count", all::tdr_limit_count.value()),

@@ -60,6 +60,7 @@ fn main() -> ExitCode {
         unloading_under_load: 300,
         row_2_02_at_level_1_nothing_recovers: 120,
         row_2_02_the_window_moves_on: 120,
+        system_memory_is_what_the_parameter_says: 60,
         row_2_01_time_outs_have_defaults: 120,
         binds_of_a_destroyed_address_space_end: 60,
         what_a_driver_leaves_behind_calls_nobody: 60,
@@ -720,6 +721,35 @@ fn row_2_01_time_outs_have_defaults() {
     expect_parameters(c"job_timeout_ms=10000 preempt_timeout_ms=2000 tdr_ddi_delay_ms=5000");
     expect_parameters(c"tdr_level=3 tdr_limit_count=5 tdr_limit_time=60");
     unload_soon();
+    load_module();
+}
+
+/// All may have what the parameter says, and a client half of it.
+fn system_memory_is_what_the_parameter_says() {
+    if !Path::new(PRODUCTS).join("skua.ko").exists() {
+        skip("skua.ko is not at hand");
+    }
+    let half = Client::new().region(Place::System).size;
+    unload_soon();
+    // Between half of the machine's memory and all of it.
+    for (parameter, sizes) in [
+        (c"system_limit_mb=32", 32 << 20..=32 << 20),
+        (c"system_limit_mb=0", half..=half),
+        (c"system_limit_mb=4294967295", half + 1..=2 * half + 4096),
+    ] {
+        load_module_with(parameter).expect("finit_module");
+        expect_parameters(parameter);
+        let client = Client::new();
+        let system = client.region(Place::System);
+        assert!(sizes.contains(&system.size), "{parameter:?}: {system:?}");
+        if system.size < half {
+            let more = client.try_bo(Place::System, system.size / 2 + 4096);
+            assert_eq!(more, Err(Errno::ENOMEM));
+            client.bo(Place::System, system.size / 4);
+        }
+        drop(client);
+        unload_soon();
+    }
     load_module();
 }
 
