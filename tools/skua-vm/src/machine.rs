@@ -76,7 +76,7 @@ const TCG_CPU: &str = "max,-erms,-fsrm,-fsrs,-fsrc,-fzrm";
 const QMP: &str = "qmp";
 
 /// The memory of a guest, in MiB: a debug kernel takes a quarter for itself. The driver gives half
-/// of what there is, and tests that use that up take as long.
+/// of what there is where its parameters do not say less, and tests that use that up take as long.
 pub(crate) fn memory(patience: u32) -> u32 {
     if patience > 1 {
         1280

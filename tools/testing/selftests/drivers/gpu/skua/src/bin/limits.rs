@@ -220,18 +220,18 @@ fn one_user_leaves_others_system_memory() {
     let node = Function::first().node().expect("a render node");
     fs::set_permissions(node, Permissions::from_mode(0o666)).expect("chmod");
     quiet();
-    const PIECE: u64 = 16 << 20;
     let memory = Client::new().region(Place::System);
     let free = memory.size - memory.used;
-    let make = |client: &Client| client.try_bo(Place::System, PIECE);
+    let piece = memory.size / 64;
+    let make = |client: &Client| client.try_bo(Place::System, piece);
     // What each of them has first is a client's limit.
     let (first, taken) = take_all(65533, Errno::ENOMEM, &make);
     assert!(first.len() > 1, "one client alone had all");
     let (second, others) = take_all(65534, Errno::ENOMEM, &make);
-    let [taken, others] = [taken, others].map(|pieces| pieces as u64 * PIECE);
+    let [taken, others] = [taken, others].map(|pieces| pieces as u64 * piece);
     println!("{free} bytes: {taken}, {others}");
     // The pieces that each of them tried, and page tables.
-    let about = |bytes: u64| bytes.saturating_sub(3 * PIECE)..=bytes;
+    let about = |bytes: u64| bytes.saturating_sub(3 * piece)..=bytes;
     assert!(
         about(free / 2).contains(&taken),
         "one has {taken} of {free}"
@@ -417,7 +417,7 @@ fn nobody_waits_for_who_is_throttled() {
 
 /// As above, with the reservation of an address space, for each page of what was thrown away.
 fn nobody_waits_for_who_is_throttled_for_pages() {
-    const SIZE: u64 = 64 << 20;
+    const SIZE: u64 = 48 << 20;
     let victim = Client::new();
     let rig = alone();
     let gate = rig.buffer(Place::System, 4096);
