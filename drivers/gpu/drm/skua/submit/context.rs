@@ -715,16 +715,36 @@ impl Context {
 
     /// Takes no more work, for the reason `status`; the first reason counts.
     pub(crate) fn mark(self: &Arc<Self>, status: Status) {
-        {
+        let _ = self.mark_and(status, || ());
+    }
+
+    /// As [`Context::mark`], and its client's device has failed for the same reason: who sees the
+    /// one sees the other. Whether it is the first reason.
+    pub(crate) fn mark_failed(self: &Arc<Self>, status: Status) -> bool {
+        self.mark_and(status, || {
+            if let Some(vm) = self.vm() {
+                let _ = vm.device().fail(status.code());
+            }
+        })
+    }
+
+    /// Takes no more work for the reason `status`, if it is the first one, which is returned; `and`
+    /// is done before anybody sees that, with a spin lock held.
+    fn mark_and(self: &Arc<Self>, status: Status, and: impl FnOnce()) -> bool {
+        let is_first = {
             let mut pending = self.pending.lock();
-            if pending.status == Status::Active {
+            let is_first = pending.status == Status::Active;
+            if is_first {
+                and();
                 pending.status = status;
             }
-        }
+            is_first
+        };
         // What is held is cancelled.
         if !self.is_system() {
             Self::look_again(self.clone());
         }
+        is_first
     }
 
     /// Userspace has no use for it any more: what has not started is cancelled, at once or when

@@ -140,10 +140,11 @@ pub(crate) fn status_and_errno(cause: &Cause) -> (Status, Error) {
 
 /// A client's context fails with `status`, unless it takes no work already, and so does its device.
 pub(crate) fn fail(context: &Arc<Context>, status: Status) {
-    context.mark(status);
-    let vm = context.vm().filter(|_| context.status() == status);
-    if let Some(vm) = vm {
-        Wake::wake(context);
+    if !context.mark_failed(status) {
+        return;
+    }
+    Wake::wake(context);
+    if let Some(vm) = context.vm() {
         end_device(context.device(), vm.device(), status.code());
     }
 }
@@ -737,18 +738,20 @@ fn conclude(
 }
 
 /// `context` has failed with `status`, and its client's device with it, before a fence says so; its
-/// address space.
+/// address space. What was destroyed meanwhile fails its device, too.
 pub(crate) fn mark_guilty(
     dev: &SkuaDevice,
     context: &Arc<Context>,
     status: Status,
 ) -> Option<Arc<Vm>> {
-    context.mark(status);
+    let is_first = context.mark_failed(status);
     if let (Status::TimedOut, Some(process)) = (status, context.process()) {
         dev.herald.tell_of_cut(dev, context.engine(), process);
     }
     let vm = context.vm().cloned()?;
-    let _ = vm.device().fail(status.code());
+    if !is_first {
+        let _ = vm.device().fail(status.code());
+    }
     Some(vm)
 }
 

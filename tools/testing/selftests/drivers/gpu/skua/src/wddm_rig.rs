@@ -283,10 +283,8 @@ pub fn expect_fault(rig: &Rig, va: u64, value: u64) {
         fence.wait(1, patience())
     });
     assert_eq!(ended, Err(Status::DEVICE_REMOVED));
-    // What was behind it may be cancelled a moment before.
-    let failed = || Some(rig.device.state()).filter(|state| *state != DeviceState::Active);
-    match suite::eventually(failed) {
-        Some(DeviceState::PageFault(fault)) => assert_eq!(fault.address, va),
+    match rig.device.state() {
+        DeviceState::PageFault(fault) => assert_eq!(fault.address, va),
         state => panic!("{state:?}"),
     }
 }
