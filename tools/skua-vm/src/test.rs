@@ -73,7 +73,7 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
 }
 
 /// Guests for each CPU at most, however idle it is.
-const CROWD: usize = 3;
+const CROWD: usize = 4;
 
 /// How many guests run side by side at least, and at most.
 fn how_many(parts: &Parts) -> (usize, usize) {

@@ -105,19 +105,31 @@ impl<T> State<T> {
 }
 
 /// For how long all CPUs together have had nothing to do since the host began. With what sleeps for
-/// input or output, as all that QEMU waits for is.
+/// input or output, as all that QEMU waits for is, and what is nice, which gives way.
 fn idle() -> Option<Duration> {
-    let text = std::fs::read_to_string("/proc/stat").ok()?;
-    idle_of(&text, sysconf(SysconfVar::CLK_TCK).ok()??)
+    let read = std::fs::read_to_string;
+    let ticks = sysconf(SysconfVar::CLK_TCK).ok()??;
+    idle_of(
+        &read("/proc/stat").ok()?,
+        &read("/proc/self/stat").ok()?,
+        ticks,
+    )
 }
 
-/// The same by the text of `/proc/stat`, in which a second has so many `ticks`.
-fn idle_of(text: &str, ticks: i64) -> Option<Duration> {
+/// The same by the text of `/proc/stat`, in which a second has so many `ticks`, for a process of
+/// this `/proc/PID/stat`: to one that is nice itself nothing gives way.
+fn idle_of(text: &str, process: &str, ticks: i64) -> Option<Duration> {
     let all = text.lines().next()?.strip_prefix("cpu ")?;
     // user, nice, system, idle, iowait
-    let mut fields = all.split_whitespace().skip(3);
-    let mut next = || fields.next()?.parse::<u64>().ok();
-    let idle = next()? + next()?;
+    let fields = all.split_whitespace().map(|word| word.parse().ok());
+    let fields: Vec<u64> = fields.take(5).collect::<Option<_>>()?;
+    // The name, in parentheses, can be anything; behind it niceness is the 17th.
+    let niceness = process.rsplit_once(')')?.1.split_whitespace().nth(16)?;
+    let gives_way = niceness.parse::<i32>().ok()? <= 0;
+    let &[_, nice, _, idle, iowait] = fields.as_slice() else {
+        return None;
+    };
+    let idle = idle + iowait + if gives_way { nice } else { 0 };
     Some(Duration::from_secs(idle) / u32::try_from(ticks).ok().filter(|ticks| *ticks > 0)?)
 }
 
@@ -170,11 +182,23 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_input_or_output_leaves_the_cpu_idle() {
-        let text = "cpu  469846 0 67999 1200 300 0 521 205 0 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
-        assert_eq!(idle_of(text, 100), Some(15 * SECOND));
-        for (text, ticks) in [("cpu  1 2 3 4", 100), ("cpu0 1 2 3 4 5", 100), (text, 0)] {
-            assert_eq!(idle_of(text, ticks), None, "{text}");
+    fn who_waits_for_input_or_output_or_is_nice_leaves_the_cpu_idle() {
+        let text = "cpu  469846 700 67999 1200 300 0 521 205 0 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
+        let process = |niceness: &str| {
+            format!("7 (a ) b) S 1 7 7 0 -1 4194560 95 0 0 0 3 1 0 0 20 {niceness} 1 0 412 25")
+        };
+        for (niceness, expected) in [("0", 22), ("-10", 22), ("1", 15)] {
+            let idle = idle_of(text, &process(niceness), 100);
+            assert_eq!(idle, Some(expected * SECOND), "{niceness}");
+        }
+        let own = process("0");
+        for (text, process, ticks) in [
+            ("cpu  1 2 3 4", &own, 100),
+            ("cpu0 1 2 3 4 5", &own, 100),
+            (text, &own, 0),
+            (text, &"7 (a) S 1".to_owned(), 100),
+        ] {
+            assert_eq!(idle_of(text, process, ticks), None, "{text} {process}");
         }
         assert!(idle().is_some(), "this host does not say");
     }
