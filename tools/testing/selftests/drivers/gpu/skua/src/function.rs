@@ -329,3 +329,9 @@ impl Drop for Unbound {
         }
     }
 }
+
+/// Whether this kernel looks after DMA mappings: it complains of a driver that keeps some for good.
+pub fn watches_dma_mappings() -> bool {
+    let disabled = fs::read_to_string("/sys/kernel/debug/dma-api/disabled");
+    disabled.is_ok_and(|is| is.trim() == "N")
+}

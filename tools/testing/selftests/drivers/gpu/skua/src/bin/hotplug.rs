@@ -21,7 +21,7 @@ use skua_selftests::calls::Calls;
 use skua_selftests::cgroup::MemoryGroup;
 use skua_selftests::client::{map, signal, status_of, wait, PATIENCE};
 use skua_selftests::every_call::EveryCall;
-use skua_selftests::function::{Function, Unbound};
+use skua_selftests::function::{watches_dma_mappings, Function, Unbound};
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{evict_some, movable_in_vram, place};
 use skua_selftests::others::{heap, try_heap, write_until};
@@ -829,7 +829,7 @@ fn what_a_driver_leaves_behind_calls_nobody() {
     if !Path::new(PRODUCTS).join("skua.ko").exists() {
         skip("skua.ko is not at hand");
     }
-    if Path::new("/sys/kernel/debug/dma-api").exists() {
+    if watches_dma_mappings() {
         skip("this kernel has a driver give all back, whatever still reaches it");
     }
     let tell = |lies: &str| request(&format!("gpu-lie {lies}")).expect("gpu-lie");

@@ -11,7 +11,6 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::panic::catch_unwind;
-use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ use nix::sys::memfd::{memfd_create, MFdFlags};
 use skua_guest::host::{expect_error, request, Lies};
 use skua_selftests::client::{errno_of, map, signal, unmap, PATIENCE};
 use skua_selftests::events::Trace;
-use skua_selftests::function::Function;
+use skua_selftests::function::{watches_dma_mappings, Function};
 use skua_selftests::kernel_log::KernelLog;
 use skua_selftests::program::{address, op, op_imm, COUNT};
 use skua_selftests::race::Hold;
@@ -244,7 +243,7 @@ fn honest() -> Function {
 
 /// Tells `lies` while `work` is done, and asserts that it comes to this `end`.
 fn attempt(lies: &str, work: Work, end: End) {
-    if lies.contains("bus-master-stays") && Path::new("/sys/kernel/debug/dma-api").exists() {
+    if lies.contains("bus-master-stays") && watches_dma_mappings() {
         skip("this kernel has a driver give all back, whatever still reaches it");
     }
     let function = honest();
