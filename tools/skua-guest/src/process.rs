@@ -13,13 +13,17 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::sys::signal::{kill, killpg, Signal};
+use nix::sys::wait::{waitid, Id, WaitPidFlag};
 use nix::unistd::{pipe, Pid};
 
 use crate::clock::Clock;
 
 /// How long a killed process may take to be gone: it may be in the kernel.
 const DEATH: Duration = Duration::from_secs(20);
+/// How often it is asked whether a process has reached its limit.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// A process that ends with its owner.
 #[derive(Debug)]
@@ -216,8 +220,17 @@ pub fn run(
     let mut process = Process::start(&mut command)?;
     // It holds the pipe's writing ends: the output would never end.
     drop(command);
-    let (sender, lines) = mpsc::channel();
-    each_line(File::from(read), move |line| sender.send(line).is_ok());
+    let (lines, events) = mpsc::channel();
+    let ended = lines.clone();
+    each_line(File::from(read), move |line| {
+        lines.send(Event::Line(line)).is_ok()
+    });
+    let pid = process.pid();
+    std::thread::spawn(move || {
+        await_end(pid);
+        // Who would hear of it may have left it behind.
+        let _ = ended.send(Event::End);
+    });
 
     let mut clock = match limit {
         Some((_, Time::OfGuest)) => Clock::of_guest(),
@@ -225,13 +238,13 @@ pub fn run(
     };
     let (mut status, mut killed, mut over) = (None, None::<Instant>, false);
     while !(over && status.is_some()) && killed.is_none_or(|since| since.elapsed() < DEATH) {
-        match lines.recv_timeout(Duration::from_millis(10)) {
-            Ok(line) => say(&line),
+        match events.recv_timeout(LOOK) {
+            Ok(Event::Line(line)) => say(&line),
+            Ok(Event::End) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 over = true;
                 std::thread::sleep(Duration::from_millis(1));
             }
-            Err(RecvTimeoutError::Timeout) => {}
         }
         if status.is_none() {
             status = process.try_wait()?;
@@ -253,6 +266,20 @@ pub fn run(
         status,
         limit: killed.and(limit).map(|(limit, _)| limit),
     })
+}
+
+/// What [`run`] waits for.
+enum Event {
+    /// A line of the output.
+    Line(String),
+    /// The process has ended.
+    End,
+}
+
+/// Waits until a child has ended, which stays for who asks for its status.
+fn await_end(pid: Pid) {
+    let how = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+    while waitid(Id::Pid(pid), how) == Err(Errno::EINTR) {}
 }
 
 /// Hands a stream's lines, without their ends, to `take` on a thread of its own, until the
