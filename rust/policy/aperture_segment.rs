@@ -8,6 +8,9 @@
 //!
 //! The first pages are the miniport's own, and not the segment's.
 //!
+//! Where there is no such piece, it is planned who has to leave before anybody does
+//! ([`make_room`]).
+//!
 //! # Examples
 //!
 //! ```
@@ -24,6 +27,7 @@
 
 use super::{
     buddy::{Buddy, BuddyError, PageCount, PageRange, Request, PAGE_BYTES},
+    eviction::{leave, Need, Place},
     heap::{FallibleVec, Heap},
 };
 use crate::spec::mmu::PageSize;
@@ -206,4 +210,70 @@ impl<H: Heap> Plan<H> {
     pub fn piece(&self) -> Option<PageRange> {
         self.piece
     }
+}
+
+/// What of the window there is to be room in: all of it, or a piece, for which it is planned who
+/// has to leave before anybody does.
+pub struct Room<H: Heap> {
+    /// For whom nobody leaves yet.
+    plan: Option<Plan<H>>,
+    /// Pages of the window of which there is to be room; all at first.
+    piece: PageRange,
+}
+
+impl<H: Heap> Room<H> {
+    /// All of the window, for what is planned, or for who may leave at once.
+    pub fn new(plan: Option<Plan<H>>) -> Self {
+        Self {
+            plan,
+            piece: PageRange::new(0, u64::MAX),
+        }
+    }
+
+    /// How many pages of `range` are where there is to be room.
+    pub fn pages_of(&self, range: PageRange) -> u64 {
+        let end = |range: PageRange| range.end().map_or(u64::MAX, |end| end.0);
+        let start = range.start.0.max(self.piece.start.0);
+        end(range).min(end(self.piece)).saturating_sub(start)
+    }
+
+    /// Plans that who has `range` leaves; how much less is missing then: all of it once there would
+    /// be a piece. [`None`] if nothing is planned any more, and who is told to leave does.
+    pub fn would_leave(&mut self, range: Option<PageRange>) -> Option<u64> {
+        let plan = self.plan.as_mut()?;
+        if let Some(range) = range {
+            plan.add(range);
+        }
+        Some(if plan.piece().is_some() { u64::MAX } else { 0 })
+    }
+
+    /// Ends the planning: from now on there is to be room in the piece that was found alone.
+    /// Whether there was one.
+    pub fn decide(&mut self) -> bool {
+        let piece = self.plan.take().and_then(|plan| plan.piece());
+        self.piece = piece.unwrap_or(self.piece);
+        piece.is_some()
+    }
+}
+
+/// A place in which room is needed in one piece.
+pub trait Contiguous: Place {
+    /// What of it there is to be room in, which its [`Place::facts`] and [`Place::leave`] go by.
+    fn room(&mut self) -> &mut Room<Self::Heap>;
+}
+
+/// Has objects leave `place` for one of `bytes` bytes, for which it is planned: those that may are
+/// taken in their order, until with what is free they are a piece, and of them those leave that are
+/// in it. Whether they were told to; if there can be no such piece, nobody is.
+///
+/// # Errors
+///
+/// As [`leave`].
+pub fn make_room<P: Contiguous>(place: &mut P, bytes: u64) -> Result<bool, P::Error> {
+    leave(place, Need::Needs, bytes)?;
+    if !place.room().decide() {
+        return Ok(false);
+    }
+    leave(place, Need::Needs, u64::MAX)?;
+    Ok(true)
 }

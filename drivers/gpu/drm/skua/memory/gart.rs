@@ -66,7 +66,6 @@ use crate::{
             PAGE_BYTES, //
         },
         eviction::{
-            self as policy,
             Facts,
             Hold,
             Need,
@@ -103,8 +102,8 @@ use kernel::{
 
 /// Who has which pages of the window.
 pub(crate) type Window = ApertureSegment<KernelHeap>;
-/// Who has to leave for an object.
-type Plan = aperture_segment::Plan<KernelHeap>;
+/// What of the window there is to be room in.
+type Room = aperture_segment::Room<KernelHeap>;
 
 /// The window of a device with so many pages, of which the first `own` are its driver's. `ENOMEM`.
 pub(crate) fn window(pages: u32, own: u32) -> Result<Window> {
@@ -301,13 +300,10 @@ fn make_room(
         // Somebody was faster.
         return Ok(true);
     }
-    let mut place = Aperture::new(dev, parent, Some(plan));
-    policy::leave(&mut place, Need::Needs, bytes)?;
-    let Some(piece) = place.plan.take().and_then(|plan| plan.piece()) else {
+    let mut place = Aperture::new(dev, parent, Room::new(Some(plan)));
+    if !aperture_segment::make_room(&mut place, bytes)? {
         return Ok(false);
-    };
-    place.piece = piece;
-    policy::leave(&mut place, Need::Needs, u64::MAX)?;
+    }
     eviction::wait_for_all(&place.moves, Need::Needs, patience)
 }
 
@@ -324,29 +320,26 @@ pub(crate) struct Aperture<'a> {
     dev: &'a SkuaDevice,
     /// The PCI device of `dev`, which stays bound meanwhile.
     parent: &'a Device<Bound>,
-    /// For whom nobody leaves yet.
-    plan: Option<Plan>,
-    /// Pages of the window of which there is to be room; all at first.
-    piece: PageRange,
+    /// What of it there is to be room in.
+    room: Room,
     /// Fences of the moves of those that leave, in the order begun.
     moves: KVVec<Fence>,
 }
 
 impl<'a> Aperture<'a> {
-    /// All of it, for what is planned or else done.
-    fn new(dev: &'a SkuaDevice, parent: &'a Device<Bound>, plan: Option<Plan>) -> Self {
+    /// For room that is planned or else made.
+    fn new(dev: &'a SkuaDevice, parent: &'a Device<Bound>, room: Room) -> Self {
         Self {
             dev,
             parent,
-            plan,
-            piece: PageRange::new(0, u64::MAX),
+            room,
             moves: KVVec::new(),
         }
     }
 
     /// The aperture as a whole, for those who only look at it.
     pub(crate) fn whole(dev: &'a SkuaDevice, parent: &'a Device<Bound>) -> Self {
-        Self::new(dev, parent, None)
+        Self::new(dev, parent, Room::new(None))
     }
 
     /// What keeps `bo` there.
@@ -396,11 +389,8 @@ impl<'a> Place for Aperture<'a> {
         if current!().signal_pending() {
             return Err(EINTR);
         }
-        let pages = bo.sites.window().map_or(0, |range| {
-            let end = |range: PageRange| range.end().map_or(u64::MAX, |end| end.0);
-            let start = range.start.0.max(self.piece.start.0);
-            end(range).min(end(self.piece)).saturating_sub(start)
-        });
+        let range = bo.sites.window();
+        let pages = range.map_or(0, |range| self.room.pages_of(range));
         Ok(Facts {
             bytes: pages.saturating_mul(PAGE_BYTES),
             hold: self.hold(bo),
@@ -414,15 +404,17 @@ impl<'a> Place for Aperture<'a> {
     }
 
     fn leave(&mut self, bo: &BoRef, bytes: u64, may_wait: bool) -> Result<Option<u64>> {
-        let Some(plan) = &mut self.plan else {
-            let moves = evict(self.dev, self.parent, bo, may_wait);
-            return Ok(eviction::left(moves, &mut self.moves)?.then_some(bytes));
-        };
-        if let Some(range) = bo.sites.window() {
-            plan.add(range);
+        if let Some(less) = self.room.would_leave(bo.sites.window()) {
+            return Ok(Some(less));
         }
-        // It says when it is enough.
-        Ok(Some(if plan.piece().is_some() { u64::MAX } else { 0 }))
+        let moves = evict(self.dev, self.parent, bo, may_wait);
+        Ok(eviction::left(moves, &mut self.moves)?.then_some(bytes))
+    }
+}
+
+impl aperture_segment::Contiguous for Aperture<'_> {
+    fn room(&mut self) -> &mut Room {
+        &mut self.room
     }
 }
 
