@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a move of an object has to do, and whether there can be one.
+//! What a move of an object has to do, whether there can be one, and what is kept for the next one.
 
 /// Where an object's content is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +103,13 @@ pub fn way(facts: &Facts) -> Option<Way> {
         _ => None,
     };
     way.filter(|_| may_arrive)
+}
+
+/// Whether the system pages from which an object comes to VRAM are kept as its clean copy. Not if
+/// somebody may write it there, whom nobody sees do it, nor if its client has too much of system
+/// memory.
+pub fn keeps_copy(has_writer: bool, is_too_much: bool) -> bool {
+    !has_writer && !is_too_much
 }
 
 #[cfg(test)]

@@ -63,6 +63,7 @@ use crate::{
         },
         vram::VramRange, //
     },
+    policy::relocation::keeps_copy,
     quota::{
         Quota,
         Share, //
@@ -132,7 +133,7 @@ impl CleanCopy {
             return Ok(None);
         };
         let memory = site.memory();
-        if bo.sites.has_writer() || memory.is_too_much() {
+        if !keeps_copy(bo.sites.has_writer(), memory.is_too_much()) {
             return Ok(None);
         }
         let entry = dev
