@@ -19,7 +19,7 @@ use super::{
 };
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 /// A segment in which an allocation can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,7 +29,7 @@ fn word(preferred: &[Segment]) -> u32 {
 }
 
 /// All there can be, with what they were made of.
-fn all() -> Vec<(u32, Vec<Segment>, u32, SegmentSets)> {
+pub(crate) fn all() -> Vec<(u32, Vec<Segment>, u32, SegmentSets)> {
     let mut found = Vec::new();
     for supported in 0..=Segment::BITS {
         for preferred in lists() {
