@@ -241,10 +241,8 @@ pub fn run(
         match events.recv_timeout(LOOK) {
             Ok(Event::Line(line)) => say(&line),
             Ok(Event::End) | Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                over = true;
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            // The output has ended, and so has the process.
+            Err(RecvTimeoutError::Disconnected) => over = true,
         }
         if status.is_none() {
             status = process.try_wait()?;
