@@ -626,9 +626,7 @@ fn unload_soon() {
 }
 
 fn the_module_can_be_unloaded_and_loaded() {
-    if !Path::new(PRODUCTS).join("skua.ko").exists() {
-        skip("skua.ko is not at hand");
-    }
+    needs_module();
     for _ in 0..5 {
         expect_working();
         unload_soon();
@@ -651,9 +649,7 @@ fn the_module_can_be_unloaded_and_loaded() {
 }
 
 fn unloading_under_load() {
-    if !Path::new(PRODUCTS).join("skua.ko").exists() {
-        skip("skua.ko is not at hand");
-    }
+    needs_module();
     under_load(|rounds| {
         for _ in 0..suite::rounds(5) {
             wait_for_rounds(rounds, 2);
@@ -669,9 +665,7 @@ fn unloading_under_load() {
 
 /// What a time-out has done is settled when the module is loaded (`TdrLevel`).
 fn row_2_02_at_level_1_nothing_recovers() {
-    if !Path::new(PRODUCTS).join("skua.ko").exists() {
-        skip("skua.ko is not at hand");
-    }
+    needs_module();
     unload_soon();
     expect_error("tdr_level is 1 or 3").expect("the kernel's log");
     for level in [c"tdr_level=0", c"tdr_level=2", c"tdr_level=4"] {
@@ -713,9 +707,7 @@ fn row_2_02_at_level_1_nothing_recovers() {
 /// WDDM's (`TdrDelay`, `TdrDdiDelay`, `TdrLimitCount`, `TdrLimitTime`), and that of an engine's
 /// jobs.
 fn row_2_01_time_outs_have_defaults() {
-    if !Path::new(PRODUCTS).join("skua.ko").exists() {
-        skip("skua.ko is not at hand");
-    }
+    needs_module();
     unload_soon();
     load_module_with(c"").expect("finit_module");
     expect_parameters(c"job_timeout_ms=10000 preempt_timeout_ms=2000 tdr_ddi_delay_ms=5000");
@@ -726,9 +718,7 @@ fn row_2_01_time_outs_have_defaults() {
 
 /// All may have what the parameter says, and a client half of it.
 fn system_memory_is_what_the_parameter_says() {
-    if !Path::new(PRODUCTS).join("skua.ko").exists() {
-        skip("skua.ko is not at hand");
-    }
+    needs_module();
     let half = Client::new().region(Place::System).size;
     unload_soon();
     // Between half of the machine's memory and all of it.
@@ -753,6 +743,13 @@ fn system_memory_is_what_the_parameter_says() {
     load_module();
 }
 
+/// Ends the test where the module cannot be loaded again.
+fn needs_module() {
+    if !Path::new(PRODUCTS).join("skua.ko").exists() {
+        skip("skua.ko is not at hand");
+    }
+}
+
 #[track_caller]
 fn expect_parameters(given: &CStr) {
     let parameters = Function::first().debugfs("parameters").expect("debugfs");
@@ -765,9 +762,7 @@ fn expect_parameters(given: &CStr) {
 
 /// One within a second is borne, and who waits longer may have any number of them.
 fn row_2_02_the_window_moves_on() {
-    if !Path::new(PRODUCTS).join("skua.ko").exists() {
-        skip("skua.ko is not at hand");
-    }
+    needs_module();
     unload_soon();
     load_module_with(c"tdr_limit_count=1 tdr_limit_time=1").expect("finit_module");
     expect_error("the adapter was reset").expect("the kernel's log");
@@ -800,9 +795,7 @@ fn waiting_bind(client: &Client, vm: u32, line: &SoftwareTimeline) -> OwnedFd {
 const ENDED: i32 = -(Errno::ENODEV as i32);
 
 fn binds_of_a_destroyed_address_space_end() {
-    if !Path::new(PRODUCTS).join("skua.ko").exists() {
-        skip("skua.ko is not at hand");
-    }
+    needs_module();
     let line = SoftwareTimeline::new();
     let client = Client::new();
     let (kept, destroyed) = (
@@ -826,9 +819,7 @@ fn binds_of_a_destroyed_address_space_end() {
 
 /// What has ended is kept, as the device may still reach memory of it, and the driver is gone.
 fn what_a_driver_leaves_behind_calls_nobody() {
-    if !Path::new(PRODUCTS).join("skua.ko").exists() {
-        skip("skua.ko is not at hand");
-    }
+    needs_module();
     if watches_dma_mappings() {
         skip("this kernel has a driver give all back, whatever still reaches it");
     }
