@@ -1014,8 +1014,9 @@ struct drm_skua_device_create {
 /**
  * struct drm_skua_device_destroy - Argument of DRM_IOCTL_SKUA_DEVICE_DESTROY
  *
- * Destroys all contexts and address spaces that were made of it, with their handles, as if
- * the file was closed. Nothing is resident for it any more.
+ * Destroys all that was made of it: contexts, what was allocated for them
+ * (DRM_IOCTL_SKUA_CONTEXT_ALLOC), address spaces and handles of monitored fences, as if the file was
+ * closed. Their handles may be given out again. Nothing is resident for it any more.
  *
  * Errors: -ENOENT for @device, also 0; -EINVAL for @pad.
  */

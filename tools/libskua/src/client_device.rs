@@ -6,7 +6,7 @@
 //! resident for it, a budget if it asks for one, and an end of its own: when a context of it fails,
 //! all of its contexts do.
 
-use std::os::fd::AsFd;
+use std::{os::fd::AsFd, sync::Arc};
 
 use rustix::io::Errno;
 use skua_uapi as uapi;
@@ -73,10 +73,15 @@ pub struct Trim {
     pub bytes: u64,
 }
 
-/// A device that a client has created; destroyed, with its address spaces and contexts, when
-/// dropped.
+/// A device that a client has created; destroyed when the last clone is dropped, and the last
+/// address space, context and fence that was made of it.
+#[derive(Clone, Debug)]
+pub struct ClientDevice(Arc<Inner>);
+
+/// When a device is destroyed the driver takes along the handles of all that is of it, and gives
+/// their numbers to others: so what has one keeps this.
 #[derive(Debug)]
-pub struct ClientDevice {
+struct Inner {
     /// The device on whose file it is, kept open.
     device: Device,
     /// The driver's, of the device.
@@ -98,19 +103,19 @@ impl ClientDevice {
             device: 0,
         };
         device.file().call(&mut argument)?;
-        Ok(Self {
+        Ok(Self(Arc::new(Inner {
             device: device.clone(),
             handle: argument.device,
-        })
+        })))
     }
 
-    pub(crate) const fn device(&self) -> &Device {
-        &self.device
+    pub(crate) fn device(&self) -> &Device {
+        &self.0.device
     }
 
     /// The handle, for [`crate::raw`] and [`Trim::device`]; not 0.
-    pub const fn handle(&self) -> u32 {
-        self.handle
+    pub fn handle(&self) -> u32 {
+        self.0.handle
     }
 
     /// Creates an address space of this device with nothing in it; contexts on it are of the
@@ -120,7 +125,7 @@ impl ClientDevice {
     ///
     /// ENOSPC if there are too many address spaces; ECANCELED if the device is not active.
     pub fn create_vm(&self) -> Result<Vm> {
-        Vm::create_for(&self.device, self.handle)
+        Vm::create_for(self.device(), Some(self))
     }
 
     /// What is known of it now. The next [`Trim`] of it may come after this.
@@ -130,10 +135,10 @@ impl ClientDevice {
     /// ENODEV if the GPU is gone; [`Error::Answer`] for a status of a newer driver.
     pub fn state(&self) -> Result<ClientDeviceState> {
         let mut argument = uapi::drm_skua_device_state {
-            device: self.handle,
+            device: self.handle(),
             ..Default::default()
         };
-        self.device.file().call(&mut argument)?;
+        self.device().file().call(&mut argument)?;
         Ok(ClientDeviceState {
             residency: match argument.flags & uapi::DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY {
                 0 => Residency::Implicit,
@@ -162,18 +167,18 @@ impl ClientDevice {
     /// ENODEV if the GPU is gone.
     pub fn mark_error(&self) -> Result<()> {
         let mut argument = uapi::drm_skua_device_mark_error {
-            device: self.handle,
+            device: self.handle(),
             pad: 0,
         };
-        self.device.file().call(&mut argument)?;
+        self.device().file().call(&mut argument)?;
         Ok(())
     }
 
     /// Begins to make buffer objects resident for this device, as [`Device::make_resident`] does
     /// for the client's own. With explicit residency, work that uses those that may be in VRAM
     /// alone has to wait for what this signals: an access before that is a fault.
-    pub const fn make_resident<'a>(&'a self, bos: &'a [&'a Bo]) -> MakeResident<'a> {
-        MakeResident::new(&self.device, self.handle, bos)
+    pub fn make_resident<'a>(&'a self, bos: &'a [&'a Bo]) -> MakeResident<'a> {
+        MakeResident::new(self.device(), self.handle(), bos)
     }
 
     /// Takes one [`ClientDevice::make_resident`] of each back, or of none. With explicit residency,
@@ -184,11 +189,11 @@ impl ClientDevice {
     ///
     /// As [`MakeResident::submit`]; EINVAL if one is not resident.
     pub fn evict(&self, bos: &[&Bo]) -> Result<()> {
-        self.device.evict_for(self.handle, bos)
+        self.device().evict_for(self.handle(), bos)
     }
 }
 
-impl Drop for ClientDevice {
+impl Drop for Inner {
     fn drop(&mut self) {
         self.device.file().destroy(uapi::drm_skua_device_destroy {
             device: self.handle,

@@ -11,6 +11,7 @@ use skua_spec::fault;
 use skua_uapi as uapi;
 
 use crate::{
+    client_device::ClientDevice,
     command_buffer::CommandBuffer,
     device::{Engine, File},
     error::{Error, Result},
@@ -26,6 +27,8 @@ use crate::{
 pub struct Context {
     /// The device that the context was created on, for its engines and limits.
     device: crate::Device,
+    /// Whose it is, if not the file's own, which would take its handle along.
+    _client_device: Option<ClientDevice>,
     /// Its handle, and what timelines keep of it.
     record: Arc<Record>,
 }
@@ -135,6 +138,7 @@ impl Context {
         vm.file().call(&mut argument)?;
         Ok(Self {
             device: vm.device().clone(),
+            _client_device: vm.client_device().cloned(),
             record: Arc::new(Record {
                 file: vm.file().clone(),
                 handle: argument.context,

@@ -58,6 +58,8 @@ pub enum WaitFor {
 pub struct MonitoredFence {
     /// The file in which `handle` names it.
     file: Arc<File>,
+    /// Whose it is, if not the file's own, which would take its handle along.
+    _client_device: Option<ClientDevice>,
     /// The driver's number for it, not 0.
     handle: u32,
     /// The page that has the value, to read.
@@ -74,7 +76,7 @@ impl MonitoredFence {
     ///
     /// EINVAL for [`MonitoredFence::LOST`]; ENOSPC if there are too many.
     pub fn create(device: &Device, value: u64) -> Result<Self> {
-        Self::make(device, 0, value, OnFailure::Lost)
+        Self::make(device, None, value, OnFailure::Lost)
     }
 
     /// Creates a fence of a device that a client has created.
@@ -83,12 +85,17 @@ impl MonitoredFence {
     ///
     /// As [`MonitoredFence::create`]; ECANCELED if the device is not active.
     pub fn create_for(device: &ClientDevice, value: u64, on_failure: OnFailure) -> Result<Self> {
-        Self::make(device.device(), device.handle(), value, on_failure)
+        Self::make(device.device(), Some(device), value, on_failure)
     }
 
-    fn make(device: &Device, owner: u32, value: u64, on_failure: OnFailure) -> Result<Self> {
+    fn make(
+        device: &Device,
+        owner: Option<&ClientDevice>,
+        value: u64,
+        on_failure: OnFailure,
+    ) -> Result<Self> {
         let mut argument = uapi::drm_skua_fence_create {
-            device: owner,
+            device: owner.map_or(0, ClientDevice::handle),
             flags: match on_failure {
                 OnFailure::Lost => 0,
                 OnFailure::Kept => uapi::DRM_SKUA_FENCE_NO_SIGNAL_MAX_VALUE_ON_TDR,
@@ -97,7 +104,7 @@ impl MonitoredFence {
             ..Default::default()
         };
         device.file().call(&mut argument)?;
-        Self::of(device, argument.fence)
+        Self::of(device, owner, argument.fence)
     }
 
     /// Makes a handle of a descriptor.
@@ -106,7 +113,7 @@ impl MonitoredFence {
     ///
     /// EBADF, EINVAL if it is no fence's; ENOSPC.
     pub fn import(device: &Device, descriptor: BorrowedFd<'_>) -> Result<Self> {
-        Self::open(device, 0, descriptor)
+        Self::open(device, None, descriptor)
     }
 
     /// Makes a handle of a descriptor, of a device that a client has created.
@@ -115,25 +122,34 @@ impl MonitoredFence {
     ///
     /// As [`MonitoredFence::import`]; ECANCELED if the device is not active.
     pub fn import_for(device: &ClientDevice, descriptor: BorrowedFd<'_>) -> Result<Self> {
-        Self::open(device.device(), device.handle(), descriptor)
+        Self::open(device.device(), Some(device), descriptor)
     }
 
-    fn open(device: &Device, owner: u32, descriptor: BorrowedFd<'_>) -> Result<Self> {
+    fn open(
+        device: &Device,
+        owner: Option<&ClientDevice>,
+        descriptor: BorrowedFd<'_>,
+    ) -> Result<Self> {
         let mut argument = uapi::drm_skua_fence_import {
-            device: owner,
+            device: owner.map_or(0, ClientDevice::handle),
             fd: descriptor.as_raw_fd(),
             ..Default::default()
         };
         device.file().call(&mut argument)?;
-        Self::of(device, argument.fence)
+        Self::of(device, owner, argument.fence)
     }
 
-    fn of(device: &Device, handle: u32) -> Result<Self> {
+    fn of(device: &Device, owner: Option<&ClientDevice>, handle: u32) -> Result<Self> {
         let file = device.file().clone();
         let map = sys::fence_export(file.as_fd(), handle)
             .and_then(|descriptor| Map::new(descriptor.as_fd(), 0, PAGE, false));
         match map {
-            Ok(map) => Ok(Self { file, handle, map }),
+            Ok(map) => Ok(Self {
+                file,
+                _client_device: owner.cloned(),
+                handle,
+                map,
+            }),
             Err(errno) => {
                 file.destroy(uapi::drm_skua_fence_destroy {
                     fence: handle,

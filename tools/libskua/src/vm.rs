@@ -12,6 +12,7 @@ use skua_uapi as uapi;
 
 use crate::{
     bo::Bo,
+    client_device::ClientDevice,
     device::{Device, File},
     error::Result,
     monitored_fence::MonitoredFence,
@@ -34,6 +35,8 @@ pub enum Access {
 pub struct Vm {
     /// The device on whose file it is, kept open.
     device: Device,
+    /// Whose it is, if not the file's own, which would take its handle along.
+    client_device: Option<ClientDevice>,
     /// The driver's, of the address space.
     handle: u32,
 }
@@ -45,18 +48,22 @@ impl Vm {
     ///
     /// ENOSPC if there are too many address spaces.
     pub fn create(device: &Device) -> Result<Self> {
-        Self::create_for(device, 0)
+        Self::create_for(device, None)
     }
 
-    /// For the client's device of this handle.
-    pub(crate) fn create_for(device: &Device, client_device: u32) -> Result<Self> {
+    /// For a device that the client has created, or the file's own.
+    pub(crate) fn create_for(
+        device: &Device,
+        client_device: Option<&ClientDevice>,
+    ) -> Result<Self> {
         let mut argument = uapi::drm_skua_vm_create {
-            device: client_device,
+            device: client_device.map_or(0, ClientDevice::handle),
             ..Default::default()
         };
         device.file().call(&mut argument)?;
         Ok(Self {
             device: device.clone(),
+            client_device: client_device.cloned(),
             handle: argument.vm,
         })
     }
@@ -64,6 +71,10 @@ impl Vm {
     /// The device that it is on.
     pub const fn device(&self) -> &Device {
         &self.device
+    }
+
+    pub(crate) const fn client_device(&self) -> Option<&ClientDevice> {
+        self.client_device.as_ref()
     }
 
     pub(crate) const fn file(&self) -> &Arc<File> {

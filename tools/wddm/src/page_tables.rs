@@ -36,7 +36,7 @@ use crate::{
 pub(crate) struct PageTables {
     /// Whose space of addresses it is, one for all devices of the process.
     adapter: Adapter,
-    /// Destroyed before the device, which would take its handle along.
+    /// What `kernel` has mapped.
     vm: Vm,
     /// What the kernel accounts residency, a budget and failures to.
     kernel: ClientDevice,

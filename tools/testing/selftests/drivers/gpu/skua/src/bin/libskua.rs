@@ -10,7 +10,8 @@ use std::time::Duration;
 use libskua::{
     Access, Bo, BoFlags, ClientDevice, CommandBuffer, Context, ContextAllocation, ContextStatus,
     Deadline, DestroyFlags, Device, DeviceStatus, EngineKind, Errno, Error, ErrorKind, Mapping,
-    OfferPriority, Outcome, RegionKind, Residency, SegmentSets, Syncobj, Trim, Vm,
+    MonitoredFence, OfferPriority, OnFailure, Outcome, RegionKind, Residency, SegmentSets, Syncobj,
+    Trim, Vm,
 };
 use skua_selftests::client::PATIENCE;
 use skua_selftests::moving::evict_all;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         a_forked_child_destroys_nothing: 60,
         a_destroyed_object_is_gone_for_good,
         devices_have_budgets: 60,
+        what_outlives_its_device_ends_nothing_of_others,
         resident_objects_are_in_vram at_rest,
         row_2_08_contexts_share_an_allocation: 60,
         the_segments_are_told_back at_rest,
@@ -408,6 +410,32 @@ fn devices_have_budgets() {
     assert_eq!(state.status, DeviceStatus::Active);
     assert_eq!((state.resident, state.budget), (size / 2, size / 2));
     assert!(first.create_vm().is_ok());
+}
+
+/// The driver gives the lowest number that is free.
+fn what_outlives_its_device_ends_nothing_of_others() {
+    let device = Device::open_first().expect("a device");
+    let engine = device.engine(EngineKind::Copy).expect("an engine");
+    let make = |owner: &ClientDevice| {
+        let vm = owner.create_vm().expect("VM_CREATE");
+        let context = Context::create(&vm, engine).expect("CONTEXT_CREATE");
+        let fence = MonitoredFence::create_for(owner, 0, OnFailure::Lost);
+        (vm, context, fence.expect("FENCE_CREATE"))
+    };
+    let create = || ClientDevice::create(&device, Residency::Explicit);
+    let owner = create().expect("DEVICE_CREATE");
+    let old = make(&owner);
+    drop(owner);
+    let (vm, context, fence) = make(&create().expect("DEVICE_CREATE"));
+    drop(old);
+    assert_eq!(fence.signal(1), Ok(()));
+    let status = context.state().map(|state| state.status);
+    assert_eq!(status, Ok(ContextStatus::Active));
+    assert_eq!(vm.unmap(GATE, 4096), Ok(()));
+    drop((vm, context, fence));
+    // Nothing is left of the devices: there may be 16.
+    let all: Vec<_> = (0..16).map(|_| create().expect("DEVICE_CREATE")).collect();
+    drop(all);
 }
 
 fn resident_objects_are_in_vram() {
