@@ -1803,7 +1803,7 @@ struct drm_skua_fence_wait {
  * struct drm_skua_fence_eventfd - Argument of DRM_IOCTL_SKUA_FENCE_EVENTFD
  *
  * Adds 1 to an eventfd, once, soon after the fence has at least @value, or the device of the handle
- * has failed while it had one of the fence. Destroying the handle changes nothing else.
+ * has failed or is destroyed, as all are with the file. Destroying the handle changes nothing.
  *
  * Errors: -ENOENT for @fence; -EBADF if there is no @eventfd, -EINVAL if it is another file;
  * -ECANCELED for a device that is not active; -ENOSPC if 4096 eventfds of the client

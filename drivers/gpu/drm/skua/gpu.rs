@@ -356,9 +356,8 @@ pub(crate) struct Gpu {
     /// What clients' devices have made resident, and are told.
     #[pin]
     pub(crate) budgets: Budgets,
-    /// Which devices have handles of which monitored fences.
-    #[pin]
-    pub(crate) fences: Owners,
+    /// Which devices have, or wait for, which monitored fences.
+    pub(crate) fences: Arc<Owners>,
     /// The last clear of VRAM that was begun: the memory of an object that is gone before it is
     /// cleared is free after that.
     #[pin]
@@ -521,7 +520,7 @@ impl Gpu {
             moves <- Moves::new(),
             pager <- Pager::new(),
             budgets <- Budgets::new(),
-            fences <- Owners::new(),
+            fences: Owners::new()?,
             last_clear <- new_spinlock!(None),
             clearer <- Clearer::new(),
             gart <- new_mutex!(gart),

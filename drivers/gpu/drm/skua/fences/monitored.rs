@@ -17,7 +17,8 @@
 //! fence's spin lock alone, and who waits is woken under it, some at a time.
 //!
 //! A fence does not know whom it belongs to. [`Owners`] knows which devices have handles of it, and
-//! has it [lost](MonitoredFence::end) with them.
+//! has it [lost](MonitoredFence::end) with them; and whose eventfds wait for it, which they do as
+//! long as the device is there.
 
 use crate::{
     ext::value_page::{
@@ -204,8 +205,8 @@ impl MonitoredFence {
         }
     }
 
-    /// The device `owner`, which has a handle of it, ends: waits by that are over, and if it has
-    /// `failed`, so is the fence.
+    /// The device `owner` ends: waits by its handles are over, and if it has `failed`, so is the
+    /// fence, of which it has a handle then.
     pub(crate) fn end(&self, owner: u64, failed: bool) {
         if failed {
             self.lose(&mut self.state.lock());
@@ -434,66 +435,98 @@ impl Drop for Wait {
     }
 }
 
-/// Which devices have handles of which fences.
+/// Which devices have, or wait for, which fences.
 #[pin_data]
 pub(crate) struct Owners {
-    /// By device, the fences that are lost with it.
+    /// By device, the fences that are to be told of its end.
     #[pin]
     fences: SpinLock<RBTree<OwnerKey, Arc<MonitoredFence>>>,
 }
 
-/// A device, the address of a fence, and a number: a device may have several handles of a fence.
-pub(crate) type OwnerKey = (u64, usize, u64);
+/// A device, the address of a fence, whether this is an eventfd's, and a number: a device may have
+/// several handles of a fence.
+type OwnerKey = (u64, usize, bool, u64);
 
-/// A handle of a fence, for [`Owners`].
+/// An entry of [`Owners`], until it is dropped: a handle, or an eventfd that waits, which does so
+/// without the handle that it was given for.
 pub(crate) struct Owner {
-    /// The key of `node`, and of the handle from then on.
+    /// Where it is entered.
+    owners: Arc<Owners>,
+    /// Under which key.
     key: OwnerKey,
-    /// The entry, made before it is added, which therefore cannot fail.
-    node: RBTreeNode<OwnerKey, Arc<MonitoredFence>>,
 }
 
 impl Owner {
-    /// A handle of `fence` for device `owner`. `ENOMEM`.
-    pub(crate) fn new(owner: u64, fence: &Arc<MonitoredFence>) -> Result<Self> {
-        let key = (owner, core::ptr::from_ref(&**fence).addr(), serial());
+    /// Enters a handle of `fence` that device `owner` has. `ENOMEM`.
+    pub(crate) fn of_handle(
+        owners: &Arc<Owners>,
+        owner: u64,
+        fence: &Arc<MonitoredFence>,
+    ) -> Result<Self> {
+        Self::new(owners, owner, fence, false)
+    }
+
+    /// Enters an eventfd that waits for `fence` until device `owner` ends. `ENOMEM`.
+    pub(crate) fn of_eventfd(
+        owners: &Arc<Owners>,
+        owner: u64,
+        fence: &Arc<MonitoredFence>,
+    ) -> Result<Self> {
+        Self::new(owners, owner, fence, true)
+    }
+
+    fn new(
+        owners: &Arc<Owners>,
+        owner: u64,
+        fence: &Arc<MonitoredFence>,
+        eventfd: bool,
+    ) -> Result<Self> {
+        let key = (
+            owner,
+            core::ptr::from_ref(&**fence).addr(),
+            eventfd,
+            serial(),
+        );
         let node = RBTreeNode::new(key, fence.clone(), client_flags())?;
-        Ok(Self { key, node })
+        drop(owners.fences.lock().insert(node));
+        Ok(Self {
+            owners: owners.clone(),
+            key,
+        })
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let fence = self.owners.fences.lock().remove_node(&self.key);
+        // With the lock free: it may be the last reference.
+        drop(fence);
     }
 }
 
 impl Owners {
-    /// The table of a GPU on which nobody has a handle yet.
-    pub(crate) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            fences <- new_spinlock!(RBTree::new()),
-        })
+    /// The table of a GPU on which nobody has a fence yet. `ENOMEM`.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                fences <- new_spinlock!(RBTree::new()),
+            }),
+            GFP_KERNEL,
+        )
     }
 
-    /// Adds a handle, and returns the key by which [`Self::remove`] takes it out.
-    pub(crate) fn insert(&self, owner: Owner) -> OwnerKey {
-        drop(self.fences.lock().insert(owner.node));
-        owner.key
-    }
-
-    /// Takes out what [`Self::insert`] has added under `key`.
-    pub(crate) fn remove(&self, key: OwnerKey) {
-        let fence = self.fences.lock().remove_node(&key);
-        // With the lock free: it may be the last reference.
-        drop(fence);
-    }
-
-    /// Device `owner` ends: [`MonitoredFence::end`] of all that it has handles of, once each.
+    /// Device `owner` ends: [`MonitoredFence::end`] of all that it has or waits for, once each. It
+    /// fails those alone that it has.
     pub(crate) fn end(&self, owner: u64, failed: bool) {
-        self.end_from((owner, 0, 0), failed, |key| key.0 == owner);
+        self.end_from((owner, 0, false, 0), failed, |key| key.0 == owner);
     }
 
-    /// Ends the handles of all clients as failed: the GPU is lost.
+    /// Ends all devices as failed: the GPU is lost.
     pub(crate) fn lose(&self) {
-        self.end_from((0, 0, 0), true, |_| true);
+        self.end_from((0, 0, false, 0), true, |_| true);
     }
 
-    /// Ends the handles from a key on, as long as `is_meant`.
+    /// Ends what is entered from a key on, as long as `is_meant`.
     fn end_from(&self, mut from: OwnerKey, failed: bool, is_meant: impl Fn(OwnerKey) -> bool) {
         loop {
             let next = {
@@ -506,8 +539,8 @@ impl Owners {
             };
             // With the lock free: the fence may have many waits. If this is the last reference,
             // its memory is freed, and nothing else.
-            fence.end(key.0, failed);
-            from = (key.0, key.1, u64::MAX);
+            fence.end(key.0, failed && !key.2);
+            from = (key.0, key.1, true, u64::MAX);
         }
     }
 }

@@ -7,7 +7,10 @@ use crate::{
         eventfd::EventFd,
         queue::ModuleQueue, //
     },
-    fences::monitored::Target,
+    fences::monitored::{
+        Owner,
+        Target, //
+    },
     quota::Share, //
 };
 use kernel::{
@@ -121,8 +124,10 @@ impl Target for Sleeper {
 /// An eventfd that is told of one value.
 #[pin_data]
 pub(crate) struct EventFdWait {
-    /// Told once, when the value is reached or the fence is lost.
+    /// Told once, when the value is reached or the device ends by whose handle it waits.
     eventfd: EventFd,
+    /// Has it told at the end of the device that it waits for, too.
+    _owner: Owner,
     /// Counts it, until it is told.
     _share: Share,
     /// Tells it, in a worker: who signals may have interrupts off.
@@ -135,11 +140,12 @@ impl_has_work! {
 }
 
 impl EventFdWait {
-    /// One that `share` counts. `ENOMEM`.
-    pub(crate) fn new(eventfd: EventFd, share: Share) -> Result<Arc<Self>> {
+    /// One that `share` counts, and `owner` enters. `ENOMEM`.
+    pub(crate) fn new(eventfd: EventFd, owner: Owner, share: Share) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 eventfd,
+                _owner: owner,
                 _share: share,
                 work <- new_work!("EventFdWait::work"),
             }),

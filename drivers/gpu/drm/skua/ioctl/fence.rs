@@ -14,7 +14,6 @@ use crate::{
             End,
             MonitoredFence,
             Owner,
-            OwnerKey,
             Promise,
             Wait,
             LOST, //
@@ -57,15 +56,15 @@ pub(crate) const MAX_EVENTFDS: u64 = 4096;
 
 /// A monitored fence, as one handle of a client names it, which may have several of it.
 pub(crate) struct FenceHandle {
-    /// The GPU, in whose table `key` is.
+    /// The GPU that it is on.
     dev: ARef<SkuaDevice>,
     /// The client's device: when that ends, so do waits by this handle; if it fails, so may the
     /// fence.
     device: Arc<ClientDevice>,
     /// What the handle names; others may have it as well.
     fence: Arc<MonitoredFence>,
-    /// Names the client in the GPU's table of who has which fence.
-    key: OwnerKey,
+    /// Enters it in the GPU's table of who has which fence.
+    _owner: Owner,
     /// The handle's part of the client's quota of fences: 1.
     _share: Share,
 }
@@ -100,12 +99,6 @@ impl FenceHandle {
         index: u32,
     ) -> Result<Wait> {
         Wait::new(&self.fence, value, target, index, Some(self.device.id()))
-    }
-}
-
-impl Drop for FenceHandle {
-    fn drop(&mut self) {
-        self.dev.fences.remove(self.key);
     }
 }
 
@@ -145,13 +138,13 @@ impl File {
         device.check()?;
         let share = self.fence_quota.take(&self.dev, 1).ok_or(ENOSPC)?;
         let fence = make()?;
-        let owner = Owner::new(device.id(), &fence)?;
+        let owner = Owner::of_handle(&self.dev.fences, device.id(), &fence)?;
         let handle = Arc::new(
             FenceHandle {
                 dev: self.dev.clone(),
                 device: device.clone(),
                 fence,
-                key: self.dev.fences.insert(owner),
+                _owner: owner,
                 _share: share,
             },
             GFP_KERNEL_ACCOUNT,
@@ -338,7 +331,9 @@ impl File {
         if handle.fence.is_crowded() {
             return Err(ENOSPC);
         }
-        let mut wait = handle.wait(args.value, EventFdWait::new(eventfd, share)?, 0)?;
+        let owner = Owner::of_eventfd(&dev.fences, handle.device.id(), &handle.fence)?;
+        let told = EventFdWait::new(eventfd, owner, share)?;
+        let mut wait = handle.wait(args.value, told, 0)?;
         wait.begin();
         if !wait.has_ended() {
             handle.check()?;

@@ -205,7 +205,9 @@ impl PinnedDrop for File {
         while let Some(context) = remove_one(&self.contexts, |_| true) {
             self.let_go_of_context(context);
         }
-        // Also those without a handle: what waits for others' fences may wait for ever.
+        // What waits for others' fences may wait for ever.
+        self.for_each_device(|_, device| self.dev.fences.end(device.id(), false));
+        // Also those without a handle, whose binds may do so, too.
         self.dev.vms.for_each(|vm| {
             if vm.is_of(&self.vm_quota) {
                 vm.end(ECANCELED);

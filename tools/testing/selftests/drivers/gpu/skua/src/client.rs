@@ -865,7 +865,17 @@ impl Client {
     ///
     /// The errno.
     pub fn fence_import(&self, descriptor: impl AsFd) -> Result<u32, Errno> {
+        self.fence_import_for(0, descriptor)
+    }
+
+    /// FENCE_IMPORT for a device.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn fence_import_for(&self, device: u32, descriptor: impl AsFd) -> Result<u32, Errno> {
         let mut argument = drm_skua_fence_import {
+            device,
             fd: descriptor.as_fd().as_raw_fd(),
             ..Default::default()
         };

@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         a_wait_sleeps_until_a_signal,
         a_wait_ends_when_a_signal_comes,
         eventfds_are_told_once,
+        eventfds_wait_as_long_as_their_device: 60,
         handles_have_a_limit: 60,
         eventfds_have_a_limit: 60,
         other_processes_share_a_fence,
@@ -270,6 +271,60 @@ fn eventfds_are_told_once() {
     for eventfd in [early, late, there] {
         assert_eq!(eventfd.read(), Err(Errno::EAGAIN));
     }
+}
+
+/// What others could signal for ever is no way to have more than a quota.
+fn eventfds_wait_as_long_as_their_device() {
+    const FOREVER: u64 = LOST - 1;
+    let keeper = Client::new();
+    let fence = keeper.fence(0);
+    let descriptor = keeper.fence_export(fence).expect("FENCE_EXPORT");
+    let is_over = |event: &EventFd, how: &str| {
+        assert!(told(event, PATIENCE), "{how}");
+        assert_eq!(event.read(), Ok(1), "{how}");
+        // Others' fence is none of its business.
+        assert!(!keeper.fence_has(fence, 1), "{how}");
+    };
+    for (closes, created, has_handle) in [
+        (true, false, true),
+        (true, false, false),
+        (true, true, true),
+        (true, true, false),
+        (false, true, true),
+        (false, true, false),
+    ] {
+        let how = format!("file closed {closes}, device {created}, handle {has_handle}");
+        let client = Client::new();
+        let device = match created {
+            true => client.device_create(0).expect("DEVICE_CREATE"),
+            false => 0,
+        };
+        let theirs = client.fence_import_for(device, &descriptor);
+        let theirs = theirs.expect("FENCE_IMPORT");
+        let event = eventfd();
+        assert_eq!(client.fence_eventfd(theirs, FOREVER, &event), Ok(()));
+        if !has_handle {
+            assert_eq!(client.fence_destroy(theirs), Ok(()));
+        }
+        assert!(!told(&event, Duration::from_millis(20)), "{how}");
+        match closes {
+            true => drop(client),
+            false => assert_eq!(client.device_destroy(device), Ok(())),
+        }
+        is_over(&event, &how);
+    }
+    let (rig, device) = fragile();
+    let theirs = rig.fence_import_for(device, &descriptor);
+    let theirs = theirs.expect("FENCE_IMPORT");
+    let event = eventfd();
+    assert_eq!(rig.fence_eventfd(theirs, FOREVER, &event), Ok(()));
+    assert_eq!(rig.fence_destroy(theirs), Ok(()));
+    fault(&rig);
+    is_over(&event, "its device failed");
+    assert_eq!(keeper.fence_signal(fence, 1), Ok(()));
+    drop(rig);
+    a_moment();
+    assert_eq!(event.read(), Err(Errno::EAGAIN));
 }
 
 fn handles_have_a_limit() {
