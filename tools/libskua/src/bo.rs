@@ -152,24 +152,22 @@ impl Bo {
         priority: u32,
     ) -> Result<Self> {
         let file = device.file();
-        let handle = file.acquire(|| {
-            let mut argument = uapi::drm_skua_bo_create {
-                size,
-                flags: flags.bits(),
-                placements: sets.supported.bits(),
-                vm,
-                handle: 0,
-                preferred: sets.preferred,
-                eviction_set: sets.eviction.bits(),
-                priority,
-                pad: 0,
-            };
-            file.call(&mut argument)?;
-            Ok(argument.handle)
-        })?;
+        let mut argument = uapi::drm_skua_bo_create {
+            size,
+            flags: flags.bits(),
+            placements: sets.supported.bits(),
+            vm,
+            handle: 0,
+            preferred: sets.preferred,
+            eviction_set: sets.eviction.bits(),
+            priority,
+            pad: 0,
+        };
+        file.call(&mut argument)?;
+        file.adopt(argument.handle);
         Ok(Self {
             file: file.clone(),
-            handle,
+            handle: argument.handle,
             size,
         })
     }
@@ -181,7 +179,7 @@ impl Bo {
     /// EBADF or EINVAL if the descriptor is no dma-buf.
     pub fn import(device: &Device, dma_buf: BorrowedFd<'_>) -> Result<Self> {
         let file = device.file();
-        let handle = file.acquire(|| {
+        let handle = file.share(|| {
             sys::fd_to_handle(file.as_fd(), Exchange::Bo, dma_buf, 0, 0).map_err(|errno| {
                 Error::Ioctl {
                     name: "PRIME_FD_TO_HANDLE",
@@ -345,6 +343,10 @@ impl Bo {
         Ok(reclaim(&self.file, vec![self.element()])? == [true])
     }
 
+    pub(crate) const fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
     /// It, if it is a device's; otherwise its handle means nothing there.
     fn of(&self, device: &Device) -> Result<&Self> {
         match Arc::ptr_eq(&self.file, device.file()) {
@@ -441,7 +443,7 @@ impl<'a> MakeResident<'a> {
             client_device,
             bos,
             flags: 0,
-            syncs: Syncs::new(),
+            syncs: Syncs::new(device.file()),
         }
     }
 
@@ -465,9 +467,8 @@ impl<'a> MakeResident<'a> {
     }
 
     /// Signals a value of a monitored fence when all are where they are to be.
-    pub fn signal_value(mut self, fence: &MonitoredFence, value: u64) -> Self {
-        self.syncs
-            .value(uapi::DRM_SKUA_SYNC_SIGNAL, fence.handle(), value);
+    pub fn signal_value(mut self, fence: &'a MonitoredFence, value: u64) -> Self {
+        self.syncs.value(uapi::DRM_SKUA_SYNC_SIGNAL, fence, value);
         self
     }
 
@@ -476,8 +477,8 @@ impl<'a> MakeResident<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Argument`] for a buffer object of another file; EINVAL if there is none, one is
-    /// there twice, or there are more than 1024; EBUSY if one is offered, or is out and locked by
+    /// [`Error::Argument`] for something of another file; EINVAL if there is none, one is there
+    /// twice, or there are more than 1024; EBUSY if one is offered, or is out and locked by
     /// the CPU and a syncobj is to be signalled; [`Error::OverBudget`]; ECANCELED if the client's
     /// device has failed for it.
     pub fn submit(self) -> Result<u64> {
@@ -486,7 +487,7 @@ impl<'a> MakeResident<'a> {
             flags: self.flags,
             device: self.client_device,
             handles: array(&handles),
-            syncs: self.syncs.as_array(),
+            syncs: self.syncs.as_array()?,
             bytes_to_trim: 0,
         };
         match self.device.file().call(&mut argument) {

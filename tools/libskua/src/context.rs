@@ -59,8 +59,11 @@ impl Record {
     /// Whether none of its work that has ended ended badly; false if nobody knows any more.
     pub(crate) fn is_sound(&self) -> bool {
         let active = |state: ContextState| state.status == ContextStatus::Active;
-        self.ended()
-            .unwrap_or_else(|| self.state().is_ok_and(active))
+        self.ended().unwrap_or_else(|| {
+            let state = self.state();
+            // If it was destroyed meanwhile that was the state of nothing, or of another.
+            self.ended().unwrap_or_else(|| state.is_ok_and(active))
+        })
     }
 
     /// Whether all of its work had ended well when it was destroyed, if it is.
@@ -207,7 +210,7 @@ impl Context {
         Submission {
             context: self,
             buffers: Vec::new(),
-            syncs: Syncs::new(),
+            syncs: Syncs::new(self.file()),
         }
     }
 
@@ -300,15 +303,13 @@ impl<'a> Submission<'a> {
     /// Waits until a monitored fence has a value before anything runs, whether or not somebody has
     /// promised to signal it.
     pub fn wait_value(mut self, fence: &'a MonitoredFence, value: u64) -> Self {
-        self.syncs
-            .value(uapi::DRM_SKUA_SYNC_WAIT, fence.handle(), value);
+        self.syncs.value(uapi::DRM_SKUA_SYNC_WAIT, fence, value);
         self
     }
 
     /// Signals a value of a monitored fence when all has run.
     pub fn signal_value(mut self, fence: &'a MonitoredFence, value: u64) -> Self {
-        self.syncs
-            .value(uapi::DRM_SKUA_SYNC_SIGNAL, fence.handle(), value);
+        self.syncs.value(uapi::DRM_SKUA_SYNC_SIGNAL, fence, value);
         self
     }
 
@@ -318,9 +319,10 @@ impl<'a> Submission<'a> {
     /// # Errors
     ///
     /// EINVAL if an address or size is out of its range, a point to wait for has no fence, or there
-    /// are more buffers or syncobjs than the device's limits; ENOENT for a syncobj of another
-    /// device; ECANCELED if the context is not active.
+    /// are more buffers or syncobjs than the device's limits; [`Error::Argument`] for something of
+    /// another file; ECANCELED if the context is not active.
     pub fn submit(self) -> Result<()> {
+        let syncs = self.syncs.as_array()?;
         let record = &self.context.record;
         // Before, so that nobody can ask for a point and miss who signals it.
         for timeline in self.syncs.timelines() {
@@ -330,7 +332,7 @@ impl<'a> Submission<'a> {
             context: record.handle,
             flags: 0,
             buffers: array(&self.buffers),
-            syncs: self.syncs.as_array(),
+            syncs,
         })?;
         record.submitted.fetch_add(1, Ordering::Relaxed);
         Ok(())

@@ -6,7 +6,13 @@ use std::sync::Arc;
 
 use skua_uapi as uapi;
 
-use crate::{context::Context, device::File, error::Result, segment_sets::SegmentSets, vm::Vm};
+use crate::{
+    context::Context,
+    device::File,
+    error::{Error, Result},
+    segment_sets::SegmentSets,
+    vm::Vm,
+};
 
 /// A context allocation, of one context or for all contexts of an address space; destroyed when
 /// dropped, behind the work that was submitted before.
@@ -39,6 +45,9 @@ impl<'a> ContextAllocation<'a> {
         alignment: u64,
         sets: impl Into<SegmentSets>,
     ) -> Result<Self> {
+        if context.is_some_and(|context| !Arc::ptr_eq(context.device().file(), vm.file())) {
+            return Err(Error::Argument("a context of another file"));
+        }
         let sets = sets.into();
         let mut argument = uapi::drm_skua_context_alloc {
             vm: vm.handle(),

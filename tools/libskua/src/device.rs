@@ -15,7 +15,7 @@ use std::{
         unix::fs::OpenOptionsExt,
     },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
 
 use skua_spec::{command::EngineKind, pci};
@@ -40,8 +40,11 @@ pub(crate) struct File {
     /// to close.
     owner: u32,
     /// The kernel gives one handle for one buffer object however often it is imported, and closes
-    /// it the first time that it is told to. Held over every ioctl that makes or closes a handle.
+    /// it the first time that it is told to: the users of each; 0 while it is being ended. Held
+    /// over every ioctl that finds or closes a handle, of which none waits for room.
     handles: Mutex<HashMap<u32, u32>>,
+    /// Notified when one has been ended, or not.
+    ended: Condvar,
 }
 
 impl File {
@@ -65,36 +68,63 @@ impl File {
         std::process::id() != self.owner
     }
 
-    /// Counts the user of a GEM handle that `make` makes.
-    pub(crate) fn acquire(&self, make: impl FnOnce() -> Result<u32>) -> Result<u32> {
-        let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
-        let handle = make()?;
-        *handles.entry(handle).or_insert(0) += 1;
-        Ok(handle)
+    fn handles(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has `destroy` end a GEM handle whose only user is the caller.
-    ///
-    /// Not with the lock held, since it may take long. The handle is forgotten before it is ended:
-    /// after that it may name something new at once.
+    /// Counts the user of the GEM handle of a new object.
+    pub(crate) fn adopt(&self, handle: u32) {
+        // What had the number has been ended, whoever is about to say so.
+        self.handles().insert(handle, 1);
+    }
+
+    /// Counts one user more of the GEM handle that `find` finds of an object, or makes.
+    pub(crate) fn share(&self, find: impl Fn() -> Result<u32>) -> Result<u32> {
+        let mut handles = self.handles();
+        loop {
+            let handle = find()?;
+            match handles.get_mut(&handle) {
+                // The object's own, which is about to go, or one that was ended.
+                Some(0) => {
+                    let waited = self.ended.wait(handles);
+                    handles = waited.unwrap_or_else(PoisonError::into_inner);
+                }
+                Some(users) => {
+                    *users += 1;
+                    return Ok(handle);
+                }
+                None => {
+                    handles.insert(handle, 1);
+                    return Ok(handle);
+                }
+            }
+        }
+    }
+
+    /// Has `destroy` end a GEM handle whose only user is the caller; not with the lock held, since
+    /// it may take long.
     pub(crate) fn end(&self, handle: u32, destroy: impl FnOnce() -> Result<()>) -> Result<()> {
         if self.is_inherited() {
             return Err(Error::Argument("it is the parent's"));
         }
-        let lock = || self.handles.lock().unwrap_or_else(PoisonError::into_inner);
-        {
-            let mut handles = lock();
-            match handles.get(&handle) {
-                Some(1) => drop(handles.remove(&handle)),
-                Some(_) => return Err(Error::Argument("another has it, too")),
-                // The kernel says that there is none.
-                None => {}
-            }
+        match self.handles().get_mut(&handle) {
+            Some(users) if *users == 1 => *users = 0,
+            Some(_) => return Err(Error::Argument("another has it, too")),
+            // The kernel says that there is none.
+            None => return destroy(),
         }
         let result = destroy();
-        if result.is_err() && handle != 0 {
-            *lock().entry(handle).or_insert(0) += 1;
+        {
+            let mut handles = self.handles();
+            // It may be the number of something new by now, which has a user.
+            if handles.get(&handle) == Some(&0) {
+                match &result {
+                    Ok(()) => handles.remove(&handle),
+                    Err(_) => handles.insert(handle, 1),
+                };
+            }
         }
+        self.ended.notify_all();
         result
     }
 
@@ -104,7 +134,7 @@ impl File {
         if self.is_inherited() {
             return;
         }
-        let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handles = self.handles();
         if let Some(users) = handles.get_mut(&handle) {
             *users -= 1;
             if *users == 0 {
@@ -211,6 +241,7 @@ impl Device {
                 fd,
                 owner: std::process::id(),
                 handles: Mutex::default(),
+                ended: Condvar::new(),
             }),
             info: Arc::new(Info {
                 device,
@@ -604,7 +635,83 @@ fn regions(answer: &[u8]) -> Result<Vec<RegionInfo>> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        sync::{
+            atomic::{AtomicU32, Ordering},
+            mpsc,
+        },
+        thread,
+        time::Duration,
+    };
+
     use super::*;
+
+    fn file() -> File {
+        File {
+            fd: fs::File::open("/dev/null").unwrap().into(),
+            owner: std::process::id(),
+            handles: Mutex::default(),
+            ended: Condvar::new(),
+        }
+    }
+
+    fn users(file: &File) -> Vec<(u32, u32)> {
+        file.handles().iter().map(|(h, n)| (*h, *n)).collect()
+    }
+
+    #[test]
+    fn who_finds_what_is_being_ended_looks_again() {
+        let (file, found) = (file(), AtomicU32::new(0));
+        let find = || {
+            // Another number, once the object is another.
+            Ok(7 + found.fetch_add(1, Ordering::Relaxed))
+        };
+        file.adopt(7);
+        let (entered, enters) = mpsc::channel();
+        let (leave, leaves) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            let (file, find) = (&file, &find);
+            let ends = scope.spawn(move || {
+                file.end(7, || {
+                    entered.send(()).unwrap();
+                    leaves.recv().unwrap();
+                    Ok(())
+                })
+            });
+            enters.recv().unwrap();
+            let shares = scope.spawn(move || file.share(find));
+            while found.load(Ordering::Relaxed) == 0 {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_millis(50));
+            assert!(!shares.is_finished(), "it has what is about to go");
+            leave.send(()).unwrap();
+            assert_eq!(ends.join().unwrap(), Ok(()));
+            assert_eq!(shares.join().unwrap(), Ok(8));
+        });
+        assert_eq!(users(&file), [(8, 1)]);
+        assert_eq!(file.share(|| Ok(8)), Ok(8));
+        assert!(file.end(8, || panic!("another has it")).is_err());
+        assert_eq!(users(&file), [(8, 2)]);
+    }
+
+    #[test]
+    fn what_is_ended_may_name_something_new_or_stay() {
+        let file = file();
+        let refused = Error::Argument("no");
+        assert_eq!(file.end(7, || Err(refused.clone())), Err(refused.clone()));
+        assert_eq!(users(&file), []);
+        file.adopt(7);
+        assert_eq!(file.end(7, || Err(refused.clone())), Err(refused));
+        assert_eq!(users(&file), [(7, 1)]);
+        let ended = file.end(7, || {
+            file.adopt(7);
+            Ok(())
+        });
+        assert_eq!((ended, users(&file)), (Ok(()), vec![(7, 1)]));
+        assert_eq!(file.end(7, || Ok(())), Ok(()));
+        assert_eq!(users(&file), []);
+    }
 
     #[test]
     fn nodes_are_found_by_their_pci_ids() {

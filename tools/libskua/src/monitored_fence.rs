@@ -194,6 +194,10 @@ impl MonitoredFence {
         self.map.as_ptr().cast()
     }
 
+    pub(crate) const fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
     fn at(&self, value: u64) -> uapi::drm_skua_fence_value {
         uapi::drm_skua_fence_value {
             fence: self.handle,
@@ -231,14 +235,18 @@ impl MonitoredFence {
     ///
     /// # Errors
     ///
-    /// ETIME if `deadline` comes first; ECANCELED if the device of one is not active; EINVAL if
-    /// there is none.
+    /// ETIME if `deadline` comes first; ECANCELED if the device of one is not active;
+    /// [`Error::Argument`] if there is none, or one is of another file.
     pub fn wait_many(
         waits: &[(&Self, u64)],
         how: WaitFor,
         deadline: impl Into<Deadline>,
     ) -> Result<usize> {
         let (first, _) = waits.first().ok_or(Error::Argument("a wait for nothing"))?;
+        let is_foreign = |(fence, _): &(&Self, u64)| !Arc::ptr_eq(&fence.file, &first.file);
+        if waits.iter().any(is_foreign) {
+            return Err(Error::Argument("a fence of another file"));
+        }
         let values: Vec<_> = waits
             .iter()
             .map(|(fence, value)| fence.at(*value))

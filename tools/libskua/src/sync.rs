@@ -3,12 +3,17 @@
 //! The vocabulary of synchronisation: deadlines, outcomes of work, and what an ioctl waits for and
 //! signals.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use rustix::{io::Errno, time::ClockId};
 use skua_uapi as uapi;
 
-use crate::syncobj::Syncobj;
+use crate::{
+    device::File,
+    error::{Error, Result},
+    monitored_fence::MonitoredFence,
+    syncobj::Syncobj,
+};
 
 /// A moment of CLOCK_MONOTONIC up to which to wait.
 ///
@@ -142,9 +147,13 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The syncobjs that an ioctl waits for before it acts, and signals when it is done.
-#[derive(Clone, Debug, Default)]
+/// What an ioctl waits for before it acts, and signals when it is done.
+#[derive(Clone, Debug)]
 pub(crate) struct Syncs<'a> {
+    /// The file that is asked. Handles of another's name nothing there, or something else.
+    file: &'a Arc<File>,
+    /// Whether all are of that file.
+    sound: bool,
     /// Waits and signals, as ioctls take them.
     all: Vec<uapi::drm_skua_sync>,
     /// Of those that it signals, the timelines.
@@ -152,8 +161,10 @@ pub(crate) struct Syncs<'a> {
 }
 
 impl<'a> Syncs<'a> {
-    pub(crate) const fn new() -> Self {
+    pub(crate) const fn new(file: &'a Arc<File>) -> Self {
         Self {
+            file,
+            sound: true,
             all: Vec::new(),
             timelines: Vec::new(),
         }
@@ -171,12 +182,18 @@ impl<'a> Syncs<'a> {
     }
 
     /// A value of a monitored fence.
-    pub(crate) fn value(&mut self, flag: u32, fence: u32, value: u64) {
+    pub(crate) fn value(&mut self, flag: u32, fence: &MonitoredFence, value: u64) {
+        self.expect(fence.file());
         self.all.push(uapi::drm_skua_sync {
             flags: flag | uapi::DRM_SKUA_SYNC_MONITORED,
-            handle: fence,
+            handle: fence.handle(),
             point: value,
         });
+    }
+
+    /// Something that the ioctl names is of this file.
+    pub(crate) fn expect(&mut self, file: &Arc<File>) {
+        self.sound &= Arc::ptr_eq(self.file, file);
     }
 
     /// Whether it waits for anything.
@@ -191,6 +208,7 @@ impl<'a> Syncs<'a> {
     }
 
     fn push(&mut self, flags: u32, syncobj: &Syncobj, point: u64) {
+        self.expect(syncobj.file());
         let timeline = if point == 0 {
             0
         } else {
@@ -203,8 +221,12 @@ impl<'a> Syncs<'a> {
         });
     }
 
-    pub(crate) fn as_array(&self) -> uapi::drm_skua_array {
-        array(&self.all)
+    /// As ioctls take them. [`Error::Argument`] if something is of another file.
+    pub(crate) fn as_array(&self) -> Result<uapi::drm_skua_array> {
+        match self.sound {
+            true => Ok(array(&self.all)),
+            false => Err(Error::Argument("something of another file")),
+        }
     }
 }
 

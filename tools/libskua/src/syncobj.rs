@@ -107,6 +107,10 @@ impl Syncobj {
         contexts.push(context.clone());
     }
 
+    pub(crate) const fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
     /// Something that cannot be asked signals a point.
     pub(crate) fn doubt(&self) {
         self.signallers().others = true;
@@ -307,6 +311,12 @@ impl Syncobj {
         if !Arc::ptr_eq(&self.file, &to.file) {
             return Err(Error::Argument("a transfer to a syncobj of another device"));
         }
+        // Before, so that nobody can ask for a point and miss who signals it.
+        if to_point != 0 {
+            let from = self.signallers().clone();
+            from.contexts.iter().for_each(|context| to.keep(context));
+            to.signallers().others |= from.others;
+        }
         self.file.call(&mut uapi::drm_syncobj_transfer {
             src_handle: self.handle,
             dst_handle: to.handle,
@@ -315,11 +325,6 @@ impl Syncobj {
             flags: 0,
             pad: 0,
         })?;
-        if to_point != 0 {
-            let from = self.signallers().clone();
-            from.contexts.iter().for_each(|context| to.keep(context));
-            to.signallers().others |= from.others;
-        }
         Ok(())
     }
 

@@ -92,7 +92,7 @@ impl Vm {
         Bind {
             vm: self,
             ops: Vec::new(),
-            syncs: Syncs::new(),
+            syncs: Syncs::new(self.file()),
         }
     }
 
@@ -142,6 +142,7 @@ impl<'a> Bind<'a> {
     /// Maps `size` bytes of a buffer object from `offset` on at `va`, all multiples of 4096. What
     /// was mapped there before is unmapped.
     pub fn map(mut self, bo: &'a Bo, offset: u64, va: u64, size: u64, access: Access) -> Self {
+        self.syncs.expect(bo.file());
         self.ops.push(uapi::drm_skua_bind_op {
             type_: uapi::DRM_SKUA_BIND_MAP,
             flags: match access {
@@ -182,8 +183,7 @@ impl<'a> Bind<'a> {
 
     /// Signals a value of a monitored fence when all is performed.
     pub fn signal_value(mut self, fence: &'a MonitoredFence, value: u64) -> Self {
-        self.syncs
-            .value(uapi::DRM_SKUA_SYNC_SIGNAL, fence.handle(), value);
+        self.syncs.value(uapi::DRM_SKUA_SYNC_SIGNAL, fence, value);
         self
     }
 
@@ -192,9 +192,11 @@ impl<'a> Bind<'a> {
     /// # Errors
     ///
     /// EINVAL if an operation is out of its range, there is none, or there are more operations or
-    /// syncobjs than the device's limits; ENOENT for a syncobj of another device. Nothing is
-    /// performed then.
+    /// syncobjs than the device's limits; [`crate::Error::Argument`] for something of another
+    /// file.
+    /// Nothing is performed then.
     pub fn submit(self) -> Result<()> {
+        let syncs = self.syncs.as_array()?;
         // What fails is a bind that waits for what failed.
         if self.syncs.waits() {
             self.syncs.timelines().iter().for_each(|t| t.doubt());
@@ -205,7 +207,7 @@ impl<'a> Bind<'a> {
                 vm: self.vm.handle,
                 flags: 0,
                 ops: array(&self.ops),
-                syncs: self.syncs.as_array(),
+                syncs,
             })
             .map(|_| ())
     }

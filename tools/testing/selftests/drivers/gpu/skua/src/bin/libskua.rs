@@ -11,7 +11,7 @@ use libskua::{
     Access, Bo, BoFlags, ClientDevice, CommandBuffer, Context, ContextAllocation, ContextStatus,
     Deadline, DestroyFlags, Device, DeviceStatus, EngineKind, Errno, Error, ErrorKind, Mapping,
     MonitoredFence, OfferPriority, OnFailure, Outcome, RegionKind, Residency, SegmentSets, Syncobj,
-    Trim, Vm,
+    Trim, Vm, WaitFor,
 };
 use skua_selftests::client::PATIENCE;
 use skua_selftests::moving::evict_all;
@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         a_destroyed_object_is_gone_for_good,
         devices_have_budgets: 60,
         what_outlives_its_device_ends_nothing_of_others,
+        what_is_of_another_file_is_refused,
         resident_objects_are_in_vram at_rest,
         row_2_08_contexts_share_an_allocation: 60,
         the_segments_are_told_back at_rest,
@@ -433,9 +434,82 @@ fn what_outlives_its_device_ends_nothing_of_others() {
     assert_eq!(status, Ok(ContextStatus::Active));
     assert_eq!(vm.unmap(GATE, 4096), Ok(()));
     drop((vm, context, fence));
-    // Nothing is left of the devices: there may be 16.
-    let all: Vec<_> = (0..16).map(|_| create().expect("DEVICE_CREATE")).collect();
-    drop(all);
+    // Nothing is left of the devices, once workers have seen to that: there may be 16.
+    let mut all = Vec::new();
+    let made = suite::eventually(|| {
+        all.extend(create());
+        (all.len() == 16).then_some(())
+    });
+    assert!(made.is_some(), "{} of them", all.len());
+}
+
+fn what_is_of_another_file_is_refused() {
+    let (rig, other) = (Rig::new(), Rig::new());
+    let fences = [&rig, &other].map(|rig| MonitoredFence::create(&rig.device, 0));
+    let [own, foreign] = fences.map(|fence| fence.expect("FENCE_CREATE"));
+    let [syncobj, done] = [&other, &rig].map(|rig| Syncobj::create(&rig.device));
+    let (syncobj, done) = (syncobj.expect("a syncobj"), done.expect("a syncobj"));
+    let bo = Bo::create(&other.device, 4096, other.device.system(), BoFlags::empty());
+    let bo = bo.expect("BO_CREATE");
+    let context = rig.context(EngineKind::Copy);
+    let theirs = other.context(EngineKind::Copy);
+    let sets = SegmentSets::new(rig.device.vram());
+    let refused = [
+        (
+            "a signal",
+            context.submission().signal(&syncobj, 0).submit(),
+        ),
+        ("a wait", context.submission().wait(&syncobj, 0).submit()),
+        (
+            "a value",
+            context.submission().signal_value(&foreign, 1).submit(),
+        ),
+        (
+            "a value to wait for",
+            context.submission().wait_value(&foreign, 1).submit(),
+        ),
+        (
+            "an object",
+            rig.vm
+                .bind()
+                .map(&bo, 0, NOTHING, 4096, Access::Read)
+                .submit(),
+        ),
+        (
+            "a bind's signal",
+            rig.vm
+                .bind()
+                .unmap(NOTHING, 4096)
+                .signal(&syncobj, 0)
+                .submit(),
+        ),
+        (
+            "fences",
+            MonitoredFence::wait_many(&[(&own, 0), (&foreign, 0)], WaitFor::All, Deadline::NOW)
+                .map(drop),
+        ),
+        (
+            "a context",
+            ContextAllocation::create(&rig.vm, Some(&theirs), 4096, 0, sets).map(drop),
+        ),
+    ];
+    for (what, result) in refused {
+        assert!(
+            matches!(result, Err(Error::Argument(_))),
+            "{what}: {result:?}"
+        );
+    }
+    // What has their numbers here is as it was.
+    assert_eq!(own.value(), 0);
+    assert_eq!(
+        context
+            .submission()
+            .signal(&done, 0)
+            .signal_value(&own, 1)
+            .submit(),
+        Ok(())
+    );
+    assert_eq!(own.wait(1, patience()), Ok(()));
 }
 
 fn resident_objects_are_in_vram() {
