@@ -505,7 +505,10 @@ impl Deref for Map<'_> {
 
 impl Drop for Map<'_> {
     fn drop(&mut self) {
-        // It may have been destroyed meanwhile.
-        let _ = self.allocation.unlock2();
+        // What a forked process has inherited is its parent's lock.
+        if !self.allocation.device.is_inherited() {
+            // It may have been destroyed meanwhile.
+            let _ = self.allocation.unlock2();
+        }
     }
 }

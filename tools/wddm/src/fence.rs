@@ -38,6 +38,7 @@ use rustix::io::Errno;
 
 use crate::{
     device::Device,
+    page_tables::PageTables,
     scheduler::{Point, Scheduler},
     status::{Result, Status},
 };
@@ -136,11 +137,10 @@ impl Fence {
     }
 
     /// It is destroyed: who waits goes on.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end(&self, tables: &PageTables) {
         self.closed.store(true, Ordering::Release);
         if !self.is_shared() {
-            // It may have this value already, or be lost.
-            let _ = self.raw.signal(MonitoredFence::END);
+            tables.end_fence(&self.raw);
         }
     }
 }

@@ -272,11 +272,20 @@ impl Update {
     ///
     /// As [`crate::Context::update_gpu_virtual_address`].
     pub(crate) fn new(device: &Device, operations: &[VaOperation<&Allocation>]) -> Result<Self> {
+        // Not to be asked for, nor dropped, with the space locked: this may have the last one.
+        let memories: Vec<_> = operations
+            .iter()
+            .map(|operation| match operation {
+                VaOperation::Map { allocation, .. } => allocation.memory(device).map(Some),
+                VaOperation::Unmap { .. } | VaOperation::Copy { .. } => Ok(None),
+            })
+            .collect();
         let space = device.adapter().space();
         let (mut targets, mut sources) = (Vec::new(), Vec::new());
         let operations: Vec<_> = operations
             .iter()
-            .map(|operation| {
+            .zip(&memories)
+            .map(|(operation, memory)| {
                 let (va, size) = match *operation {
                     VaOperation::Map { va, size, .. } | VaOperation::Unmap { va, size } => {
                         (va, size)
@@ -294,11 +303,11 @@ impl Update {
                         ..
                     } => {
                         let access = protection.of_memory()?;
-                        let memory = allocation.memory(device)?;
+                        let memory = memory.clone()?;
                         within(allocation, offset, size)?;
                         Operation::Change(Change {
                             span,
-                            to: Some((memory, offset, access)),
+                            to: memory.map(|memory| (memory, offset, access)),
                         })
                     }
                     VaOperation::Unmap { .. } => Operation::Change(Change { span, to: None }),

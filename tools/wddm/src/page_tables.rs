@@ -19,7 +19,9 @@ use std::{
     },
 };
 
-use libskua::{Access, Bind, ClientDevice, MonitoredFence, OnFailure, Residency, Syncobj, Vm};
+use libskua::{
+    Access, Bind, ClientDevice, Errno, MonitoredFence, OnFailure, Residency, Syncobj, Vm,
+};
 use skua_policy::{
     interval_map::{IntervalMap, Slice, Span, MAP_NODES, UNMAP_NODES},
     std_heap::StdHeap,
@@ -27,7 +29,7 @@ use skua_policy::{
 
 use crate::{
     adapter::{crowded, Adapter},
-    lock,
+    fence, lock,
     memory::Memory,
     status::Result,
 };
@@ -125,6 +127,16 @@ impl PageTables {
         let (life, wakes) = self.wakes();
         // Refused if the device has failed, which wakes them, too.
         if life.signal(wakes.saturating_add(1)).is_err() {
+            let _ = self.kernel.mark_error();
+        }
+    }
+
+    /// Gives a fence of the device its last value, unless it has that or is lost: nothing else ends
+    /// the waits for it. Without memory for that the device fails, and so they do.
+    pub(crate) fn end_fence(&self, ending: &MonitoredFence) {
+        let ended = ending.signal(fence::MonitoredFence::END);
+        if ended.is_err_and(|error| error.errno() != Some(Errno::INVAL)) {
+            // If that fails the GPU is gone.
             let _ = self.kernel.mark_error();
         }
     }
@@ -307,8 +319,6 @@ impl Mappings {
 #[cfg(test)]
 mod tests {
     use std::{sync::mpsc, time::Duration};
-
-    use libskua::Errno;
 
     use super::*;
     use crate::status::Status;

@@ -36,7 +36,7 @@ use std::{
 };
 
 use libskua::{ContextStatus, DeviceStatus, ErrorKind};
-use rustix::{event::EventfdFlags, io::Errno};
+use rustix::event::EventfdFlags;
 
 use self::attendant::{Errands, Mirror};
 use crate::{
@@ -250,7 +250,7 @@ impl Scheduler {
         if state.fences.remove(&fence.id).is_some() {
             // First: its end is no value for the GPU to see.
             self.forget_fence(&mut state, fence);
-            fence.end();
+            fence.end(&self.tables);
             if fence.is_shared() {
                 self.tables.wake_sleepers();
             }
@@ -283,7 +283,8 @@ impl Scheduler {
     // Contexts
 
     pub(crate) fn create_context(&self, node: u32) -> Result<u64> {
-        self.check_alive()?;
+        // First: the kernel counts those whose work is over as long as they are here.
+        self.alive()?.prune();
         let ordinal = usize::try_from(node).map_err(|_| Status::INVALID_PARAMETER)?;
         let engines = self.adapter().libskua().engines();
         let engine = *engines.get(ordinal).ok_or(Status::INVALID_PARAMETER)?;
@@ -300,9 +301,7 @@ impl Scheduler {
             bound: 0,
             updates: VecDeque::new(),
         };
-        let mut state = self.alive()?;
-        state.prune();
-        state.queues.insert(id, queue);
+        self.alive()?.queues.insert(id, queue);
         Ok(id)
     }
 
@@ -591,13 +590,15 @@ impl Scheduler {
         }
         // Where the GPU sees their values, too: work that waits there goes on.
         for fence in state.fences.values() {
-            fence.end();
+            fence.end(&self.tables);
         }
         self.tables.wake_sleepers();
         let uses = Self::uses_of(&state);
         drop(state);
         drop(updates);
         self.changed.notify_all();
+        // Here, where a callback of the attendant's destroys the device: nobody else would.
+        self.reflect();
         Self::wait_for_all(&uses);
     }
 
@@ -650,13 +651,7 @@ impl Gone {
     fn end(&mut self, tables: &PageTables) {
         self.raw = None;
         // Comes behind what was promised and is not withdrawn.
-        match self.last.0.raw.signal(MonitoredFence::END) {
-            Ok(()) => {}
-            // It was signalled before.
-            Err(error) if error.errno() == Some(Errno::INVAL) => {}
-            // Nothing else would end the waits for it. If that fails the GPU is gone.
-            Err(_) => _ = tables.kernel().mark_error(),
-        }
+        tables.end_fence(&self.last.0.raw);
         self.last.1 = MonitoredFence::END;
     }
 }

@@ -151,6 +151,12 @@ impl Scheduler {
     /// Gives memory back when everything that is queued now is done.
     pub(crate) fn destroy_memory(&self, memory: Arc<Memory>) {
         let mut state = lock(&self.state);
+        if state.errands.stopping {
+            // Nobody sees to it any more, and nothing is queued.
+            drop(state);
+            drop(memory);
+            return;
+        }
         self.destroy_memory_locked(&mut state, memory);
     }
 
@@ -285,7 +291,7 @@ impl Scheduler {
     }
 
     /// Writes the values that the GPU sees; whether it is to be tried again after a while.
-    fn reflect(&self) -> bool {
+    pub(super) fn reflect(&self) -> bool {
         let mut again = false;
         for mirror in lock(&self.mirrors).iter_mut() {
             let value = mirror.fence.value();

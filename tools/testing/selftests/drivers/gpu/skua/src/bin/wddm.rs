@@ -105,6 +105,8 @@ fn main() -> ExitCode {
         an_unplug_ends_waits_of_an_idle_device: 120,
         an_unplug_is_noticed_without_contexts: 60,
         a_forked_child_takes_nothing_away: 60,
+        a_forked_child_takes_no_lock_away,
+        contexts_whose_work_is_over_are_no_limit: 60,
         nothing_is_left_behind: 120,
         waits_end_with_the_process,
     ])
@@ -2427,6 +2429,43 @@ fn a_forked_child_takes_nothing_away() {
     assert_eq!(fence.wait(1, patience()), Ok(()));
     assert_eq!(read(&rig.gate, 0), 5);
     rig.finish(&rig.compute);
+}
+
+fn a_forked_child_takes_no_lock_away() {
+    let rig = Rig::new();
+    let a = rig.system(PAGE);
+    let offer = || {
+        rig.device
+            .offer(&[&a], OfferPriority::Low, OfferFlags::empty())
+    };
+    let map = a.map(MapMode::NoOverwrite, MapFlags::empty());
+    let mut map = Some(map.expect("a map"));
+    assert!(in_child(|| {
+        drop(map.take());
+        true
+    }));
+    // The kernel knows that it is locked.
+    assert_eq!(offer(), Err(Status::GRAPHICS_ALLOCATION_BUSY));
+    drop(map);
+    assert_eq!(offer(), Ok(()));
+}
+
+fn contexts_whose_work_is_over_are_no_limit() {
+    quiet();
+    let rig = Rig::new();
+    let create = || Context::create(&rig.device, 0);
+    let made = (0..1024).map_while(|_| {
+        let context = create().ok()?;
+        rig.start(&context, &[rig.wait_for_gate()]);
+        context.destroy();
+        Some(())
+    });
+    let made = made.count();
+    assert!(made > 200, "{made}");
+    let refused = create().map(drop);
+    assert_eq!(refused, Err(Status::INSUFFICIENT_RESOURCES));
+    rig.open_gate();
+    eventually("there may be one more", || create().is_ok());
 }
 
 fn work_of_a_destroyed_context_keeps_its_allocations() {
