@@ -929,6 +929,9 @@ fn what_is_mapped_very_often_goes_in_parts() {
     assert_eq!(rig.close(crowd(rig.vm, 3000)), Ok(()));
     let before = now();
     assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(VA, 1 << 30)]), Ok(()));
+    becomes("the bind's memory is free", || {
+        used(&rig, Place::System) + SIZE <= before.0
+    });
     expect("a bind", before, 2);
 
     let bo = crowd(rig.vm, 9000);
