@@ -639,6 +639,7 @@ fn vram_four_times_over() {
 }
 
 fn nobody_loses_a_place_in_vain() {
+    quiet();
     let client = Client::new();
     let vram = 1 << client.region(Place::Vram).id;
     let size = client.region(Place::Vram).size;
@@ -753,6 +754,7 @@ fn what_is_being_cleared_is_waited_for() {
 }
 
 fn a_full_quota_does_not_keep_vram() {
+    quiet();
     let (hog, other) = (Client::new(), Client::new());
     let handle = movable_in_vram(&hog, LARGE);
     let system = 1 << hog.region(Place::System).id;
