@@ -83,20 +83,13 @@ impl File {
         let mut handles = self.handles();
         loop {
             let handle = find()?;
-            match handles.get_mut(&handle) {
-                // The object's own, which is about to go, or one that was ended.
-                Some(0) => {
-                    let waited = self.ended.wait(handles);
-                    handles = waited.unwrap_or_else(PoisonError::into_inner);
-                }
-                Some(users) => {
-                    *users += 1;
-                    return Ok(handle);
-                }
-                None => {
-                    handles.insert(handle, 1);
-                    return Ok(handle);
-                }
+            // The object's own, which is about to go, or one that was ended.
+            if handles.get(&handle) == Some(&0) {
+                let waited = self.ended.wait(handles);
+                handles = waited.unwrap_or_else(PoisonError::into_inner);
+            } else {
+                *handles.entry(handle).or_insert(0) += 1;
+                return Ok(handle);
             }
         }
     }
