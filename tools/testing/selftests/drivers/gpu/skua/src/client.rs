@@ -991,6 +991,18 @@ impl Client {
         self.call(DRM_IOCTL_SYNCOBJ_DESTROY, &mut argument)
     }
 
+    /// SYNCOBJ_RESET: a binary syncobj has no fence any more.
+    #[track_caller]
+    pub fn syncobj_reset(&self, handle: u32) {
+        let mut argument = drm_syncobj_array {
+            handles: std::ptr::from_ref(&handle) as u64,
+            count_handles: 1,
+            pad: 0,
+        };
+        self.call(DRM_IOCTL_SYNCOBJ_RESET, &mut argument)
+            .expect("SYNCOBJ_RESET");
+    }
+
     /// Waits for a binary syncobj and returns what its fence says of the work.
     ///
     /// # Errors
