@@ -106,6 +106,21 @@ pub fn objects() -> (String, String) {
     (read("vms"), read("contexts"))
 }
 
+/// How many submissions are held.
+///
+/// # Panics
+///
+/// If the kernel does not tell.
+#[track_caller]
+#[must_use]
+pub fn held() -> u32 {
+    let (_, contexts) = objects();
+    let of = |line: &str| line.split_once(" held ")?.1.trim().parse::<u32>().ok();
+    let lines = contexts.lines().filter(|line| line.starts_with("context "));
+    let held: Option<Vec<_>> = lines.map(of).collect();
+    held.unwrap_or_else(|| panic!("{contexts}")).iter().sum()
+}
+
 /// Bytes of the device's memory regions that are in use, as debugfs tells of them.
 #[track_caller]
 fn used() -> Vec<u64> {

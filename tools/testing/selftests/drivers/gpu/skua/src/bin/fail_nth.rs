@@ -1409,6 +1409,9 @@ fn submissions() {
                     let next = s.promised.get() + 1;
                     assert_eq!(s.rig.fence_signal(s.fence, next), Ok(()));
                     worked(s);
+                    // The worker counts it out behind that.
+                    let none = eventually(|| (skua_selftests::witness::held() == 0).then_some(()));
+                    assert!(none.is_some(), "it is held still");
                 },
                 ..STEP
             },

@@ -15,7 +15,7 @@ use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags};
 use skua_selftests::client::{
     self, signal, signal_point, signal_value, wait, wait_value, PATIENCE,
 };
-use skua_selftests::function::{Function, Unbound};
+use skua_selftests::function::Unbound;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::evict_some;
 use skua_selftests::program::{address, COUNT};
@@ -879,19 +879,9 @@ fn held_work_has_its_place_when_work_comes_back() {
     // More important work has it make room.
     assert_eq!(rig.run(Engine::Copy, &[write(gate.va + 8, 1)]), Ok(()));
     assert_eq!(rig.fence_signal(fence, 1), Ok(()));
-    becomes("nothing is held", || held() == 0);
+    becomes("nothing is held", || skua_selftests::witness::held() == 0);
     gate.cpu.write(0, 1);
     assert!(rig.fence_gets(counted, 4096));
-}
-
-/// How many submissions are held.
-#[track_caller]
-fn held() -> u32 {
-    let text = Function::first().debugfs("contexts").expect("debugfs");
-    let of = |line: &str| line.split_once(" held ")?.1.trim().parse::<u32>().ok();
-    let lines = text.lines().filter(|line| line.starts_with("context "));
-    let held: Option<Vec<_>> = lines.map(of).collect();
-    held.unwrap_or_else(|| panic!("{text}")).iter().sum()
 }
 
 fn held_work_is_cancelled_with_its_context() {
