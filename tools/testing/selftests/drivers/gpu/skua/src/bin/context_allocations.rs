@@ -475,10 +475,15 @@ fn row_2_08_a_device_area_stays_for_any_context() {
         .device_create(DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY)
         .expect("DEVICE_CREATE");
     let rig = Rig::of_device(client, device).having_worked();
-    let free = {
+    let free = || {
         let vram = rig.region(Place::Vram);
         vram.size - vram.used
     };
+    // A quarter of VRAM is enough to want, and moves sooner.
+    let rest = (free() / 4 * 3).next_multiple_of(PAGE);
+    let rest = rig.bo_create(rest, 0, rig.set(&[Place::Vram]));
+    resident(&rig, &[rest.expect("BO_CREATE")]);
+    let free = free();
     let part = |eighths: u64| (free / 8 * eighths).next_multiple_of(PAGE);
     let out = rig.buffer(Place::System, 4 * PAGE);
     let (_, va) = allocated(&rig, 0, part(3));
