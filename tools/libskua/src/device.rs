@@ -39,12 +39,31 @@ pub(crate) struct File {
     /// The process that opened it. A forked child has the same file, whose handles are not its own
     /// to close.
     owner: u32,
-    /// The kernel gives one handle for one buffer object however often it is imported, and closes
-    /// it the first time that it is told to: the users of each; 0 while it is being ended. Held
-    /// over every ioctl that finds or closes a handle, of which none waits for room.
-    handles: Mutex<HashMap<u32, u32>>,
+    /// Held over every ioctl that finds or closes a GEM handle. Of these only an import of another
+    /// GPU's buffer waits for anything, and the kernel has others wait for that as well.
+    handles: Mutex<Handles>,
     /// Notified when one has been ended, or not.
     ended: Condvar,
+}
+
+/// The GEM handles of a file that are in use.
+#[derive(Debug, Default)]
+struct Handles {
+    /// By their numbers.
+    users: HashMap<u32, Users>,
+    /// Ends that were begun so far: the number of the last.
+    ends: u64,
+}
+
+/// Who uses a GEM handle. The kernel gives one for one buffer object however often it is imported,
+/// and closes it the first time that it is told to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Users {
+    /// So many, at least one.
+    Some(u32),
+    /// Nobody any more: it is being ended, by the end of this number. The kernel may give the
+    /// number to a new object before that says so, which may be ended in turn.
+    Ending(u64),
 }
 
 impl File {
@@ -68,14 +87,14 @@ impl File {
         std::process::id() != self.owner
     }
 
-    fn handles(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
+    fn handles(&self) -> MutexGuard<'_, Handles> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts the user of the GEM handle of a new object.
     pub(crate) fn adopt(&self, handle: u32) {
         // What had the number has been ended, whoever is about to say so.
-        self.handles().insert(handle, 1);
+        self.handles().users.insert(handle, Users::Some(1));
     }
 
     /// Counts one user more of the GEM handle that `find` finds of an object, or makes.
@@ -83,13 +102,16 @@ impl File {
         let mut handles = self.handles();
         loop {
             let handle = find()?;
-            // The object's own, which is about to go, or one that was ended.
-            if handles.get(&handle) == Some(&0) {
-                let waited = self.ended.wait(handles);
-                handles = waited.unwrap_or_else(PoisonError::into_inner);
-            } else {
-                *handles.entry(handle).or_insert(0) += 1;
-                return Ok(handle);
+            match handles.users.entry(handle).or_insert(Users::Some(0)) {
+                Users::Some(users) => {
+                    *users += 1;
+                    return Ok(handle);
+                }
+                // The object's own, which is about to go, or one that was ended.
+                Users::Ending(_) => {
+                    let waited = self.ended.wait(handles);
+                    handles = waited.unwrap_or_else(PoisonError::into_inner);
+                }
             }
         }
     }
@@ -100,20 +122,26 @@ impl File {
         if self.is_inherited() {
             return Err(Error::Argument("it is the parent's"));
         }
-        match self.handles().get_mut(&handle) {
-            Some(users) if *users == 1 => *users = 0,
-            Some(_) => return Err(Error::Argument("another has it, too")),
-            // The kernel says that there is none.
-            None => return destroy(),
-        }
+        let begun = {
+            let mut handles = self.handles();
+            handles.ends += 1;
+            let begun = Users::Ending(handles.ends);
+            match handles.users.get_mut(&handle) {
+                Some(users) if *users == Users::Some(1) => *users = begun,
+                Some(_) => return Err(Error::Argument("another has it, too")),
+                // The kernel says that there is none.
+                None => (),
+            }
+            begun
+        };
         let result = destroy();
         {
             let mut handles = self.handles();
-            // It may be the number of something new by now, which has a user.
-            if handles.get(&handle) == Some(&0) {
+            // It may be the number of something new by now.
+            if handles.users.get(&handle) == Some(&begun) {
                 match &result {
-                    Ok(()) => handles.remove(&handle),
-                    Err(_) => handles.insert(handle, 1),
+                    Ok(()) => handles.users.remove(&handle),
+                    Err(_) => handles.users.insert(handle, Users::Some(1)),
                 };
             }
         }
@@ -128,10 +156,10 @@ impl File {
             return;
         }
         let mut handles = self.handles();
-        if let Some(users) = handles.get_mut(&handle) {
+        if let Some(Users::Some(users)) = handles.users.get_mut(&handle) {
             *users -= 1;
             if *users == 0 {
-                handles.remove(&handle);
+                handles.users.remove(&handle);
                 self.destroy(uapi::drm_gem_close { handle, pad: 0 });
             }
         }
@@ -648,8 +676,17 @@ mod tests {
         }
     }
 
+    /// Handles, and how many use each; none of one that is being ended.
     fn users(file: &File) -> Vec<(u32, u32)> {
-        file.handles().iter().map(|(h, n)| (*h, *n)).collect()
+        let count = |users: &Users| match users {
+            Users::Some(users) => *users,
+            Users::Ending(_) => 0,
+        };
+        let handles = file.handles();
+        let users = handles.users.iter();
+        users
+            .map(|(handle, users)| (*handle, count(users)))
+            .collect()
     }
 
     #[test]
@@ -704,6 +741,34 @@ mod tests {
         assert_eq!((ended, users(&file)), (Ok(()), vec![(7, 1)]));
         assert_eq!(file.end(7, || Ok(())), Ok(()));
         assert_eq!(users(&file), []);
+    }
+
+    #[test]
+    fn who_has_ended_something_leaves_what_another_is_ending() {
+        let file = Arc::new(file());
+        let (begun, is_begun) = mpsc::channel();
+        let (finish, to_finish) = mpsc::channel::<()>();
+        file.adopt(7);
+        let mut other = None;
+        let ended = file.end(7, || {
+            // The kernel has given the number to something new, which is being ended, too.
+            file.adopt(7);
+            let theirs = Arc::clone(&file);
+            other = Some(thread::spawn(move || {
+                theirs.end(7, || {
+                    begun.send(()).expect("the test");
+                    to_finish.recv().expect("the test");
+                    Err(Error::Argument("no"))
+                })
+            }));
+            is_begun.recv().expect("the other");
+            Ok(())
+        });
+        assert_eq!((ended, users(&file)), (Ok(()), vec![(7, 0)]));
+        finish.send(()).expect("the other");
+        let refused = other.map(|other| other.join().expect("no panic"));
+        assert_eq!(refused, Some(Err(Error::Argument("no"))));
+        assert_eq!(users(&file), [(7, 1)]);
     }
 
     #[test]
