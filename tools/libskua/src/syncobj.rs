@@ -311,11 +311,14 @@ impl Syncobj {
         if !Arc::ptr_eq(&self.file, &to.file) {
             return Err(Error::Argument("a transfer to a syncobj of another device"));
         }
-        // Before, so that nobody can ask for a point and miss who signals it.
-        if to_point != 0 {
+        let follow = || {
             let from = self.signallers().clone();
             from.contexts.iter().for_each(|context| to.keep(context));
             to.signallers().others |= from.others;
+        };
+        // Before, so that nobody can ask for a point and miss who signals it.
+        if to_point != 0 {
+            follow();
         }
         self.file.call(&mut uapi::drm_syncobj_transfer {
             src_handle: self.handle,
@@ -325,6 +328,10 @@ impl Syncobj {
             flags: 0,
             pad: 0,
         })?;
+        // The point may have come meanwhile, of work that was submitted behind that.
+        if to_point != 0 {
+            follow();
+        }
         Ok(())
     }
 
