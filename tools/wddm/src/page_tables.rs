@@ -135,7 +135,9 @@ impl PageTables {
     /// the waits for it. Without memory for that the device fails, and so they do.
     pub(crate) fn end_fence(&self, ending: &MonitoredFence) {
         let ended = ending.signal(fence::MonitoredFence::END);
-        if ended.is_err_and(|error| error.errno() != Some(Errno::INVAL)) {
+        // Refused with one of these if it has it, or if the device has failed.
+        let is_over = [Some(Errno::INVAL), Some(Errno::CANCELED)];
+        if ended.is_err_and(|error| !is_over.contains(&error.errno())) {
             // If that fails the GPU is gone.
             let _ = self.kernel.mark_error();
         }

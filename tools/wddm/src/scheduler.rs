@@ -599,7 +599,7 @@ impl Scheduler {
         self.changed.notify_all();
         // Here, where a callback of the attendant's destroys the device: nobody else would.
         self.reflect();
-        Self::wait_for_all(&uses);
+        self.wait_for_all(&uses);
     }
 
     /// Has somebody call back when the kernel says that the device is to trim. NO_MEMORY.

@@ -393,15 +393,26 @@ impl Scheduler {
     /// Waits until everything that is queued now is done, well or not, or was cancelled.
     pub(crate) fn settle(&self) {
         let uses = Self::uses_of(&lock(&self.state));
-        Self::wait_for_all(&uses);
+        self.wait_for_all(&uses);
     }
 
-    /// The end of the device ends this, too.
-    pub(super) fn wait_for_all(uses: &[Point]) {
+    /// The end of the device ends this, too. A callback of the attendant's writes the values that
+    /// the GPU sees meanwhile: what is waited for may wait for one.
+    pub(super) fn wait_for_all(&self, uses: &[Point]) {
+        let deadline = || match self.trims.is_caller() {
+            true => Deadline::after(RETRY),
+            false => Deadline::NEVER,
+        };
         for uses in uses.chunks(crate::fence::MAX_AT_ONCE) {
             let waits: Vec<_> = uses.iter().map(|(f, value)| (&f.raw, *value)).collect();
             let how = libskua::WaitFor::All;
-            persist(|| libskua::MonitoredFence::wait_many(&waits, how, Deadline::NEVER));
+            persist(|| loop {
+                let waited = libskua::MonitoredFence::wait_many(&waits, how, deadline());
+                match &waited {
+                    Err(error) if error.errno() == Some(Errno::TIME) => self.reflect(),
+                    _ => break waited,
+                };
+            });
         }
     }
 }
