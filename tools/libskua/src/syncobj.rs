@@ -312,14 +312,14 @@ impl Syncobj {
             return Err(Error::Argument("a transfer to a syncobj of another device"));
         }
         let follow = || {
-            let from = self.signallers().clone();
-            from.contexts.iter().for_each(|context| to.keep(context));
-            to.signallers().others |= from.others;
+            if to_point != 0 {
+                let from = self.signallers().clone();
+                from.contexts.iter().for_each(|context| to.keep(context));
+                to.signallers().others |= from.others;
+            }
         };
         // Before, so that nobody can ask for a point and miss who signals it.
-        if to_point != 0 {
-            follow();
-        }
+        follow();
         self.file.call(&mut uapi::drm_syncobj_transfer {
             src_handle: self.handle,
             dst_handle: to.handle,
@@ -329,9 +329,7 @@ impl Syncobj {
             pad: 0,
         })?;
         // The point may have come meanwhile, of work that was submitted behind that.
-        if to_point != 0 {
-            follow();
-        }
+        follow();
         Ok(())
     }
 

@@ -114,7 +114,7 @@ pub fn objects() -> (String, String) {
 #[track_caller]
 #[must_use]
 pub fn held() -> u32 {
-    let (_, contexts) = objects();
+    let contexts = Function::first().debugfs("contexts").expect("debugfs");
     let of = |line: &str| line.split_once(" held ")?.1.trim().parse::<u32>().ok();
     let lines = contexts.lines().filter(|line| line.starts_with("context "));
     let held: Option<Vec<_>> = lines.map(of).collect();
