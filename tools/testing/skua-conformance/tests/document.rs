@@ -9,7 +9,7 @@ use skua_conformance::{mutants, table, verdict};
 
 /// The kselftests in the sources that carry a row in their names, as the table calls them.
 fn kselftests(root: &Path) -> BTreeSet<String> {
-    let programs = root.join("tools/testing/selftests/drivers/gpu/skua/src/bin");
+    let programs = root.join("tools/testing/selftests/drivers/gpu/skua/src/programs");
     let mut tests = BTreeSet::new();
     for entry in std::fs::read_dir(programs).expect("the programs") {
         let path = entry.expect("a program").path();

@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The kselftests' sources.
-const KSELFTESTS: &str = "tools/testing/selftests/drivers/gpu/skua/src/bin";
+const KSELFTESTS: &str = "tools/testing/selftests/drivers/gpu/skua/src/programs";
 
 /// Where the module's own tests are, from the root of the tree.
 const KUNIT: [&str; 2] = ["rust/kernel", "drivers"];

@@ -2,7 +2,7 @@
 
 //! What the kselftests of the Skua driver share.
 //!
-//! Each program of `src/bin` is a family of tests and prints KTAP. A test is a function without
+//! Each program of `src/programs` is a family of tests and prints KTAP. A test is a function without
 //! arguments that panics, having printed what it saw, if something does not hold; it runs in a
 //! process of its own ([`child`]). Names never change; those that start with `row_S_RR_` prove
 //! that row of `Documentation/gpu/skua/conformance.rst`, and that table names them.

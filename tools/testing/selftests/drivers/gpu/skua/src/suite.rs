@@ -144,7 +144,7 @@ fn limit(seconds: u32) -> std::time::Duration {
 }
 
 /// The running program's name.
-pub(crate) fn program() -> String {
+pub fn program() -> String {
     env::args()
         .next()
         .and_then(|path| Some(Path::new(&path).file_name()?.to_string_lossy().into_owned()))

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT
+
+//! Who gets how much of an engine, and in which order, by importance (row 2.20). The engine is slow
+//! here, so that any kernel has queued all before it is done.
+
+use std::process::ExitCode;
+
+use skua_selftests::function::Function;
+use skua_selftests::program::address;
+use skua_selftests::race::{context, extent, load, within, Hold, Race, TAKE_A_NUMBER};
+use skua_selftests::rig::{dispatch, fill};
+use skua_selftests::suite::{self, eventually};
+use skua_selftests::{tests, Client, Errno, Place, Rig};
+use skua_uapi::{
+    DRM_SKUA_PRIORITY_CLASS_HIGH, DRM_SKUA_PRIORITY_CLASS_IDLE, DRM_SKUA_PRIORITY_CLASS_NORMAL,
+};
+
+pub(crate) fn main() -> ExitCode {
+    suite::main(tests![
+        row_2_20_three_priorities_end_in_order: 60 at_rest,
+        row_2_20_in_process_priorities_end_in_order: 60 at_rest,
+        row_2_20_classes_of_processes_end_in_order: 60 at_rest,
+        row_2_20_equals_get_equal_shares: 60 at_rest,
+        row_2_20_in_process_priorities_cost_others_nothing: 60 at_rest,
+        row_2_20_who_is_less_important_in_the_process_is_served: 60,
+    ])
+}
+
+/// Bytes that a job of a race writes to VRAM first: few of them end before the driver has heard of
+/// the end of another one.
+const LONG: u64 = 256 << 10;
+
+fn row_2_20_three_priorities_end_in_order() {
+    let rig = Rig::new();
+    let contexts = [-7, 0, 6, 7].map(|priority| context(&rig, priority));
+    end_in_order(&rig, contexts, |context| rig.prioritise(context, 7));
+}
+
+fn row_2_20_in_process_priorities_end_in_order() {
+    let rig = Rig::new();
+    let contexts = [-7, 0, 6, 7].map(|priority| within(&rig, priority));
+    end_in_order(&rig, contexts, |context| rig.prioritise_within(context, 7));
+}
+
+/// Work of three contexts that are more and more important; the fourth is more so than they, until
+/// the third is `raised`.
+#[track_caller]
+fn end_in_order(
+    rig: &Rig,
+    [contexts @ .., holder]: [u32; 4],
+    raised: impl FnOnce(u32) -> Result<(), Errno>,
+) {
+    let since = time();
+    let mut race = Race::new(rig);
+    // All are ready before any begins; the least important first, with more than the ring takes.
+    race.begin();
+    let hold = Hold::new(rig);
+    let vram = rig.buffer(Place::Vram, LONG);
+    let holder = hold.begin(rig, holder);
+    for context in contexts {
+        for _ in 0..40 {
+            race.enter_with(context, &[fill(1, vram.va, LONG)]);
+        }
+    }
+    assert_eq!(raised(contexts[2]), Ok(()));
+    // It overtakes what is in the ring when the holder's turn is over.
+    let overtook = eventually(|| (race.number(81) > 0).then_some(()));
+    assert!(overtook.is_some(), "it waits behind them");
+    hold.release();
+    assert_eq!(holder.wait(), Ok(()));
+    expect_in_order(&race.run(), since);
+}
+
+/// Time of the compute engine in ticks.
+#[track_caller]
+fn time() -> u64 {
+    let rings = Function::first().debugfs("rings").expect("debugfs");
+    let engine = rings.lines().find(|line| line.contains(" (compute): "));
+    let ticks = engine.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    ticks.unwrap_or_else(|| panic!("no ticks: {rings}"))
+}
+
+/// Of three that are more and more important each has done 40 jobs since the time `since`; these
+/// are the numbers of all.
+#[track_caller]
+fn expect_in_order(numbers: &[u32], since: u64) {
+    // Who has waited for 100 turns, each a 5000th of a second, is served once.
+    let hertz = Client::new().device.tick_hz;
+    let starved = 1 + u32::try_from((time() - since) / (hertz / 50)).expect("soon");
+    let (low, rest) = numbers.split_at(40);
+    let (normal, high) = rest.split_at(40);
+    let ends = [high, normal, low].map(|numbers| extent(numbers).1);
+    println!("# the last of each, the most important first: {ends:?}");
+    assert!(ends.is_sorted(), "{numbers:?}");
+    // But for one that was under way, and those that starve: as equals they would take turns.
+    let (first, last) = extent(high);
+    assert!(
+        last - first <= 40 + 2 * starved,
+        "the most important: {first} to {last} of 120, each other {starved} times at most"
+    );
+    let before = low.iter().filter(|number| **number < extent(normal).1);
+    let before = before.filter(|number| **number > extent(normal).0).count();
+    assert!(
+        before <= 1 + starved as usize,
+        "{before} of the least important were among the normal ones"
+    );
+}
+
+/// Whatever each says of its own contexts, by which it would be the other way round.
+fn row_2_20_classes_of_processes_end_in_order() {
+    let owner = Rig::new();
+    let line = owner.buffer(Place::System, 4096);
+    let shared = owner.export(line.handle).expect("PRIME_HANDLE_TO_FD");
+    let processes = [
+        (DRM_SKUA_PRIORITY_CLASS_IDLE, 6),
+        (DRM_SKUA_PRIORITY_CLASS_NORMAL, 0),
+        (DRM_SKUA_PRIORITY_CLASS_HIGH, -5),
+    ]
+    .map(|(class, priority)| {
+        let rig = Rig::new();
+        let contexts = [(); 2].map(|()| context(&rig, priority));
+        (rig, class, contexts)
+    });
+    // All are ready, the least important with more than the ring takes, before any begins.
+    let since = time();
+    let hold = Hold::new(&owner);
+    // As important as the last of them becomes.
+    let holder = hold.begin(&owner, context(&owner, 1));
+    let mut jobs = Vec::new();
+    let number = |n: usize| line.cpu.read32(4 * (n + 1));
+    for (n, (rig, class, contexts)) in (0..).zip(&processes) {
+        if *class != DRM_SKUA_PRIORITY_CLASS_HIGH {
+            assert_eq!(rig.set_class(*class), Ok(()));
+        }
+        let line = rig.bound_at_will(rig.import(&shared).expect("PRIME_FD_TO_HANDLE"), 4096);
+        let program = rig.program(TAKE_A_NUMBER);
+        let vram = rig.buffer(Place::Vram, LONG);
+        for job in 0..40 {
+            let slot = line + 4 + 4 * (40 * n + job);
+            let arguments = [address(line), address(slot)].concat();
+            let work = [
+                fill(1, vram.va, LONG),
+                dispatch(&program, TAKE_A_NUMBER, &arguments),
+            ];
+            jobs.push(rig.start_in(contexts[job as usize / 20], &work));
+        }
+    }
+    // What is queued is, too, and overtakes what is in the ring when the holder's turn is over:
+    // both contexts do.
+    let (last, class, _) = &processes[2];
+    assert_eq!(last.set_class(*class), Ok(()));
+    let overtook = eventually(|| (number(81).min(number(101)) > 0).then_some(()));
+    assert!(overtook.is_some(), "it waits behind them");
+    hold.release();
+    assert_eq!(holder.wait(), Ok(()));
+    for job in &jobs {
+        assert_eq!(job.wait(), Ok(()));
+    }
+    let numbers: Vec<u32> = (0..120).map(number).collect();
+    expect_in_order(&numbers, since);
+}
+
+fn row_2_20_equals_get_equal_shares() {
+    let rig = Rig::new();
+    let buffer = rig.buffer(Place::Vram, 4 << 20);
+    let important = context(&rig, 7);
+    for (a, b) in [(20_000, 20_000), (10_000, 80_000), (60_000, 10_000)] {
+        let contexts = [context(&rig, 0), context(&rig, 0)];
+        let total = 40_000_000;
+        // A gate would open to one before the other: that one's time alone is not owed.
+        let hold = Hold::new(&rig);
+        let holder = rig.start_in(important, &[hold.command()]);
+        let jobs = [(contexts[0], a), (contexts[1], b)]
+            .map(|(context, ticks)| load(&rig, None, context, buffer.va, (ticks, total)));
+        hold.release();
+        let used = || contexts.map(|context| rig.state(context).expect("CONTEXT_STATE").ticks);
+        // At a given moment one owes the other something.
+        let fair = |used: [u64; 2]| used[0].min(used[1]) * 110 >= used[0].max(used[1]) * 100;
+        let end = |used: &[u64; 2]| match used.iter().sum::<u64>() {
+            sum if sum < total / 2 => false,
+            sum => fair(*used) || sum > total,
+        };
+        let used = eventually(|| Some(used()).filter(end)).expect("it goes on");
+        println!("# jobs of {a} and {b} ticks: {used:?} ticks");
+        assert!(fair(used), "jobs of {a} and {b} ticks: {used:?} ticks");
+        for context in contexts {
+            assert_eq!(rig.context_destroy(context), Ok(()));
+        }
+        assert_eq!(holder.wait(), Ok(()));
+        jobs.iter().for_each(|job| _ = job.wait());
+    }
+}
+
+/// A client that says which of its contexts is more important gets no more of the engine for it.
+fn row_2_20_in_process_priorities_cost_others_nothing() {
+    let (rig, other) = (Rig::new(), Rig::new());
+    let [mine, others] = [&rig, &other].map(|rig| rig.buffer(Place::Vram, 4 << 20).va);
+    let (low, high) = (within(&rig, -7), within(&rig, 7));
+    let rival = context(&other, 0);
+    let total = 40_000_000;
+    let hold = Hold::new(&rig);
+    let holder = rig.start_in(context(&rig, 7), &[hold.command()]);
+    let jobs = [low, high].map(|context| load(&rig, None, context, mine, (20_000, total)));
+    let rivals = load(&other, None, rival, others, (20_000, total));
+    hold.release();
+    let used = || {
+        let used = |rig: &Rig, context| rig.state(context).expect("CONTEXT_STATE").ticks;
+        [used(&rig, low), used(&rig, high), used(&other, rival)]
+    };
+    // Two shares of three are the client's, nearly all of them the more important one's.
+    let is_fair = |[low, high, rival]: [u64; 3]| {
+        let sum = low + high + rival;
+        rival * 10 >= sum * 3 && rival * 10 <= sum * 4 && low * 10 <= sum
+    };
+    let end = |used: &[u64; 3]| match used.iter().sum::<u64>() {
+        sum if sum < total / 2 => false,
+        sum => is_fair(*used) || sum > total,
+    };
+    let used = eventually(|| Some(used()).filter(end)).expect("it goes on");
+    println!("# less important, more important, the other client's: {used:?} ticks");
+    assert!(is_fair(used), "{used:?} ticks");
+    for (rig, context) in [(&rig, low), (&rig, high), (&other, rival)] {
+        assert_eq!(rig.context_destroy(context), Ok(()));
+    }
+    assert_eq!(holder.wait(), Ok(()));
+    jobs.iter().chain([&rivals]).for_each(|job| _ = job.wait());
+}
+
+/// Others may wait for its fence, however much there is that is more important to its client.
+fn row_2_20_who_is_less_important_in_the_process_is_served() {
+    let rig = Rig::new();
+    let (low, high) = (within(&rig, -7), within(&rig, 7));
+    let mut race = Race::new(&rig);
+    for context in [high, low, high] {
+        for _ in 0..if context == low { 1 } else { 200 } {
+            race.enter(context);
+        }
+    }
+    let numbers = race.run();
+    println!("# it was {} of {}", numbers[200], numbers.len());
+    assert!(numbers[200] < 399, "it was the last");
+}
