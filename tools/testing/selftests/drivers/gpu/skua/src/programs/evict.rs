@@ -528,7 +528,7 @@ fn a_move_holds_up_no_access_of_others() {
         // A bind, a lock, pages that the CPU has not mapped.
         make(PAGE, system, 0);
         // And a bind of what is still being cleared.
-        let cleared = make(12 * LARGE, both(&rig), 0);
+        let cleared = make(6 * LARGE, both(&rig), 0);
         assert_eq!(place(&rig, cleared.handle), Place::Vram);
         assert!(rig.lock(locked.handle).is_ok());
         assert!(!job.has_ended(), "the work did not wait for the CPU");

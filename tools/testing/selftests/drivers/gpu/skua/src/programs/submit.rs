@@ -354,7 +354,7 @@ fn commands_in_vram() {
 
 fn long_copies() {
     let rig = Rig::new();
-    let size: u64 = 24 << 20;
+    let size: u64 = 10 << 20;
     let (one, two) = (
         rig.buffer(Place::Vram, size),
         rig.buffer(Place::System, size),
