@@ -1803,7 +1803,8 @@ struct drm_skua_fence_wait {
  * struct drm_skua_fence_eventfd - Argument of DRM_IOCTL_SKUA_FENCE_EVENTFD
  *
  * Adds 1 to an eventfd, once, soon after the fence has at least @value, or the device of the handle
- * has failed or is destroyed, as all are with the file. Destroying the handle changes nothing.
+ * has failed or is destroyed, as all are with the file, or nobody can signal the fence any more: it
+ * has no handle and no descriptor, and no work that is to signal it.
  *
  * Errors: -ENOENT for @fence; -EBADF if there is no @eventfd, -EINVAL if it is another file;
  * -ECANCELED for a device that is not active; -ENOSPC if 4096 eventfds of the client

@@ -58,7 +58,7 @@
 //! Resets::policy
 //! PendingResidency::operations, Retries::state
 //! Claims::counts, a device's notice, Context::area_move, Gate::waiters, Operation::publisher
-//! Gpu::fences, MonitoredFence::state, Pledge::state
+//! Gpu::fences, FenceValue::state, Pledge::state
 //! Reaper::dead, fences::sleep::Sleeper::progress, DevresSet's state (rust/kernel/devres.rs),
 //! Hardware's count of TLB flushes
 //! locks of fences and work queues

@@ -17,8 +17,8 @@
 //! fence's spin lock alone, and who waits is woken under it, some at a time.
 //!
 //! A fence does not know whom it belongs to. [`Owners`] knows which devices have handles of it, and
-//! has it [lost](MonitoredFence::end) with them; and whose eventfds wait for it, which they do as
-//! long as the device is there.
+//! has it [lost](FenceValue::end) with them; and whose eventfds wait for it, which they do as long as
+//! the device is there and somebody can signal it.
 
 use crate::{
     ext::value_page::{
@@ -66,7 +66,7 @@ fn serial() -> u64 {
 /// Who waits for a value.
 pub(crate) trait Target: Send + Sync {
     /// Wait number `index` of its waits is over: the value was reached, or not and the device of
-    /// the handle has failed; or it is to look again at what it does then. Under the fence's lock:
+    /// the handle has failed, or nobody can signal the fence any more; or it is to look again at what it does then. Under the fence's lock:
     /// it takes no fence's, allocates nothing, and frees nothing but its own memory.
     fn wake(self: Arc<Self>, index: u32, reached: bool);
 }
@@ -79,6 +79,8 @@ struct Waiting {
     index: u32,
     /// The device with which it is over, by whose handle it waits, if there is one.
     owner: Option<u64>,
+    /// Whether it was [left to the fence](Wait::detach).
+    is_left: bool,
 }
 
 /// The value that is waited for, and a number.
@@ -94,9 +96,27 @@ struct State {
     len: u32,
 }
 
-/// A monitored fence. Handles, descriptors, promises and waits hold it.
+/// A monitored fence. Who can signal it or hand it on holds it: handles, descriptors, promises. Once
+/// there is none of them it changes no more, and eventfds are told ([`FenceValue::abandon`]).
+pub(crate) struct MonitoredFence(Arc<FenceValue>);
+
+impl core::ops::Deref for MonitoredFence {
+    type Target = FenceValue;
+
+    fn deref(&self) -> &FenceValue {
+        &self.0
+    }
+}
+
+impl Drop for MonitoredFence {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
+
+/// A fence's value, and who waits for it: what waits and [`Owners`] hold.
 #[pin_data]
-pub(crate) struct MonitoredFence {
+pub(crate) struct FenceValue {
     /// The number that traces have for it: no other fence has it, ever.
     number: u64,
     /// Has the value, which only grows; changed under `state`.
@@ -129,8 +149,8 @@ impl MonitoredFence {
             return Err(EINVAL);
         }
         let page = ValuePage::new(value)?;
-        Arc::pin_init(
-            pin_init!(Self {
+        let value = Arc::pin_init(
+            pin_init!(FenceValue {
                 number: serial(),
                 page,
                 is_lost_with_device,
@@ -141,9 +161,12 @@ impl MonitoredFence {
                 }),
             }),
             GFP_KERNEL_ACCOUNT,
-        )
+        )?;
+        Ok(Arc::new(Self(value), GFP_KERNEL_ACCOUNT)?)
     }
+}
 
+impl FenceValue {
     /// Whether it has at least `value`.
     pub(crate) fn has(&self, value: u64) -> bool {
         self.page.get() >= value
@@ -212,6 +235,17 @@ impl MonitoredFence {
             self.lose(&mut self.state.lock());
             self.wake_reached();
         }
+        self.end_waits(|wait| wait.owner == Some(owner));
+    }
+
+    /// Nobody can signal it any more: waits that were left to it are over. Others end with who
+    /// waits.
+    fn abandon(&self) {
+        self.end_waits(|wait| wait.is_left);
+    }
+
+    /// Ends those waits, some at a time.
+    fn end_waits(&self, is_meant: impl Fn(&Waiting) -> bool) {
         let mut from = (0, 0);
         loop {
             let mut state = self.state.lock();
@@ -221,7 +255,7 @@ impl MonitoredFence {
                 let Some(cursor) = next else {
                     return;
                 };
-                next = if cursor.current().1.owner == Some(owner) {
+                next = if is_meant(cursor.current().1) {
                     let (rest, wait) = cursor.remove_current();
                     count_out(len, 1);
                     wake(wait, false);
@@ -351,7 +385,7 @@ impl Drop for Promise {
 /// A wait for a value; over when dropped.
 pub(crate) struct Wait {
     /// The fence that is to reach the value.
-    fence: Arc<MonitoredFence>,
+    fence: Arc<FenceValue>,
     /// Where it stands in that fence's tree: by its value first.
     key: WaitKey,
     /// Its place in the fence's tree, until the wait begins.
@@ -373,17 +407,18 @@ impl Wait {
             target,
             index,
             owner,
+            is_left: false,
         };
         Ok(Self {
-            fence: fence.clone(),
+            fence: fence.0.clone(),
             key,
             node: Some(RBTreeNode::new(key, waiting, client_flags())?),
         })
     }
 
     /// Whether it is for a value of `fence`.
-    pub(crate) fn is_for(&self, fence: &Arc<MonitoredFence>) -> bool {
-        Arc::ptr_eq(&self.fence, fence)
+    pub(crate) fn is_for(&self, fence: &MonitoredFence) -> bool {
+        Arc::ptr_eq(&self.fence, &fence.0)
     }
 
     /// The value that the fence is to reach.
@@ -415,8 +450,11 @@ impl Wait {
         self.fence.has(self.key.0)
     }
 
-    /// Leaves the wait to the fence: it ends with that, or when the target is woken.
+    /// Leaves the wait to the fence: it is over when nobody can signal that any more, too.
     pub(crate) fn detach(mut self) {
+        if let Some(waiting) = self.fence.state.lock().waits.get_mut(&self.key) {
+            waiting.is_left = true;
+        }
         // No other has this number, and none is begun without one.
         self.key.1 = serial();
     }
@@ -440,7 +478,7 @@ impl Drop for Wait {
 pub(crate) struct Owners {
     /// By device, the fences that are to be told of its end.
     #[pin]
-    fences: SpinLock<RBTree<OwnerKey, Arc<MonitoredFence>>>,
+    fences: SpinLock<RBTree<OwnerKey, Arc<FenceValue>>>,
 }
 
 /// A device, the address of a fence, whether this is an eventfd's, and a number: a device may have
@@ -483,11 +521,11 @@ impl Owner {
     ) -> Result<Self> {
         let key = (
             owner,
-            core::ptr::from_ref(&**fence).addr(),
+            core::ptr::from_ref::<FenceValue>(fence).addr(),
             eventfd,
             serial(),
         );
-        let node = RBTreeNode::new(key, fence.clone(), client_flags())?;
+        let node = RBTreeNode::new(key, fence.0.clone(), client_flags())?;
         drop(owners.fences.lock().insert(node));
         Ok(Self {
             owners: owners.clone(),
@@ -515,7 +553,7 @@ impl Owners {
         )
     }
 
-    /// Device `owner` ends: [`MonitoredFence::end`] of all that it has or waits for, once each. It
+    /// Device `owner` ends: [`FenceValue::end`] of all that it has or waits for, once each. It
     /// fails those alone that it has.
     pub(crate) fn end(&self, owner: u64, failed: bool) {
         self.end_from((owner, 0, false, 0), failed, |key| key.0 == owner);

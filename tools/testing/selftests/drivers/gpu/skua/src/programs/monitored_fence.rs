@@ -40,6 +40,7 @@ pub(crate) fn main() -> ExitCode {
         a_wait_ends_when_a_signal_comes,
         eventfds_are_told_once,
         eventfds_wait_as_long_as_their_device: 60,
+        eventfds_wait_as_long_as_somebody_can_signal,
         handles_have_a_limit: 60,
         eventfds_have_a_limit: 60,
         other_processes_share_a_fence,
@@ -325,6 +326,51 @@ fn eventfds_wait_as_long_as_their_device() {
     drop(rig);
     a_moment();
     assert_eq!(event.read(), Err(Errno::EAGAIN));
+}
+
+/// Who waits for what cannot come would keep the fence.
+fn eventfds_wait_as_long_as_somebody_can_signal() {
+    const NEVER: u64 = 9;
+    let waiting = |client: &Client, fence: u32| {
+        let event = eventfd();
+        assert_eq!(client.fence_eventfd(fence, NEVER, &event), Ok(()));
+        event
+    };
+    let is_quiet = |event: &EventFd, why: &str| {
+        assert!(!told(event, Duration::from_millis(20)), "{why}");
+    };
+    let rig = Rig::new();
+    let fence = rig.fence(0);
+    let event = waiting(&rig, fence);
+    assert_eq!(rig.fence_destroy(fence), Ok(()));
+    assert_eq!(count(&event), 1, "the only handle");
+
+    let fence = rig.fence(0);
+    let event = waiting(&rig, fence);
+    let descriptor = rig.fence_export(fence).expect("FENCE_EXPORT");
+    assert_eq!(rig.fence_destroy(fence), Ok(()));
+    is_quiet(&event, "there is a descriptor");
+    let other = Client::new();
+    let theirs = other.fence_import(&descriptor).expect("FENCE_IMPORT");
+    drop(descriptor);
+    is_quiet(&event, "another client has a handle");
+    assert_eq!(other.fence_destroy(theirs), Ok(()));
+    assert_eq!(count(&event), 1, "the last handle");
+
+    let gate = rig.buffer(Place::System, 4096);
+    let fence = rig.fence(0);
+    let event = waiting(&rig, fence);
+    let reached = eventfd();
+    assert_eq!(rig.fence_eventfd(fence, 4, &reached), Ok(()));
+    let commands = blocked(&rig, &gate, 1);
+    let syncs = [signal_value(fence, 4)];
+    assert_eq!(rig.submit(rig.copy, &[commands], &syncs), Ok(()));
+    assert_eq!(rig.fence_destroy(fence), Ok(()));
+    is_quiet(&event, "work is to signal it");
+    is_quiet(&reached, "work is to signal it");
+    gate.cpu.write(0, 1);
+    assert_eq!(count(&reached), 1);
+    assert_eq!(count(&event), 1, "the work is done");
 }
 
 fn handles_have_a_limit() {
