@@ -290,7 +290,7 @@ fn the_signal_follows_the_moves() {
 
 fn old_pages_are_given_back() {
     let rig = alone();
-    let size = 16 * LARGE;
+    let size = 4 * LARGE;
     let buffer = evicted(&rig, size, |_| 1);
     let (with, pages) = (rig.region(Place::System).used, shmem());
     resident(&rig, &[buffer.handle]);
