@@ -264,8 +264,8 @@ impl MonitoredFence {
         Ok(argument.index as usize)
     }
 
-    /// Adds 1 to an eventfd, once, when the fence has a value, its device fails, or nobody can signal
-    /// it any more.
+    /// Adds 1 to an eventfd, once, when the fence has a value, its device fails, or nobody can
+    /// signal it any more.
     ///
     /// # Errors
     ///

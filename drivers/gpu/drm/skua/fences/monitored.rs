@@ -17,8 +17,8 @@
 //! fence's spin lock alone, and who waits is woken under it, some at a time.
 //!
 //! A fence does not know whom it belongs to. [`Owners`] knows which devices have handles of it, and
-//! has it [lost](FenceValue::end) with them; and whose eventfds wait for it, which they do as long as
-//! the device is there and somebody can signal it.
+//! has it [lost](FenceValue::end) with them; and whose eventfds wait for it, which they do as long
+//! as the device is there and somebody can signal it.
 
 use crate::{
     ext::value_page::{
@@ -66,8 +66,9 @@ fn serial() -> u64 {
 /// Who waits for a value.
 pub(crate) trait Target: Send + Sync {
     /// Wait number `index` of its waits is over: the value was reached, or not and the device of
-    /// the handle has failed, or nobody can signal the fence any more; or it is to look again at what it does then. Under the fence's lock:
-    /// it takes no fence's, allocates nothing, and frees nothing but its own memory.
+    /// the handle has failed, or nobody can signal the fence any more; or it is to look again at
+    /// what it does then. Under the fence's lock: it takes no fence's, allocates nothing, and frees
+    /// nothing but its own memory.
     fn wake(self: Arc<Self>, index: u32, reached: bool);
 }
 
@@ -96,8 +97,8 @@ struct State {
     len: u32,
 }
 
-/// A monitored fence. Who can signal it or hand it on holds it: handles, descriptors, promises. Once
-/// there is none of them it changes no more, and eventfds are told ([`FenceValue::abandon`]).
+/// A monitored fence. Who can signal it or hand it on holds it: handles, descriptors, promises.
+/// Once there is none of them it changes no more, and eventfds are told ([`FenceValue::abandon`]).
 pub(crate) struct MonitoredFence(Arc<FenceValue>);
 
 impl core::ops::Deref for MonitoredFence {

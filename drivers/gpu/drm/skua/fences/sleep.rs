@@ -124,8 +124,8 @@ impl Target for Sleeper {
 /// An eventfd that is told of one value.
 #[pin_data]
 pub(crate) struct EventFdWait {
-    /// Told once, when the value is reached, the device ends by whose handle it waits, or nobody can
-    /// signal the fence any more.
+    /// Told once, when the value is reached, the device ends by whose handle it waits, or nobody
+    /// can signal the fence any more.
     eventfd: EventFd,
     /// Has it told at the end of the device that it waits for, too.
     _owner: Owner,

@@ -2,9 +2,9 @@
 
 //! What the kselftests of the Skua driver share.
 //!
-//! Each program of `src/programs` is a family of tests and prints KTAP. A test is a function without
-//! arguments that panics, having printed what it saw, if something does not hold; it runs in a
-//! process of its own ([`child`]). Names never change; those that start with `row_S_RR_` prove
+//! Each program of `src/programs` is a family of tests and prints KTAP. A test is a function
+//! without arguments that panics, having printed what it saw, if something does not hold; it runs
+//! in a process of its own ([`child`]). Names never change; those that start with `row_S_RR_` prove
 //! that row of `Documentation/gpu/skua/conformance.rst`, and that table names them.
 //!
 //! - [`suite`], [`child`]: running and reporting;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-//! All programs of the kselftests in one, which is the one that it is called: the kselftests have a
-//! link for each. Programs of their own would each have the libraries compiled and linked once more.
+//! All programs of the kselftests in one, which is the one that it is called: the kselftests have
+//! a link for each. Programs of their own would each have the libraries compiled and linked again.
 
 mod programs;
 
