@@ -84,8 +84,10 @@ macro_rules! table {
     };
 }
 
-/// Names and `main` functions.
-pub(crate) const ALL: &[(&str, fn() -> ExitCode)] = table![
+/// A name and the `main` of that.
+type Program = (&'static str, fn() -> ExitCode);
+
+pub(crate) const ALL: &[Program] = table![
     adapter_reset
     aperture
     aperture_cached
