@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-//! The programs, each a family of tests.
+//! The programs, each a family of tests. rustfmt finds them by these lines: those of a macro would
+//! not do.
 
 mod adapter_reset;
 mod aperture;
