@@ -1715,9 +1715,7 @@ fn busy(preemption: Preemption) -> (Gpu, Command, u64) {
     let dispatch = program.dispatch(at, [1; 3], |_| Some(DATA_VA)).unwrap();
     let (exec, fence) = gpu.exec(0, &[Command::Dispatch(dispatch)]);
     gpu.start(0, &[exec]);
-    gpu.wait_for("a packet", |gpu| {
-        gpu.engine64(0, status::engine::CURRENT_FENCE) == fence
-    });
+    gpu.wait_packet(0, fence);
     (gpu, exec, fence)
 }
 

@@ -74,13 +74,20 @@ fn jobs(gpu: &mut Gpu) -> Vec<(Command, EngineState)> {
     ]
 }
 
+/// Keeps engine 0 busy with one of [`jobs`]. Returns the fence id of its packet, which has begun.
+fn begin(gpu: &mut Gpu, (job, state): (Command, EngineState)) -> u64 {
+    let (exec, fence) = gpu.exec(0, &[job]);
+    gpu.start(0, &[exec]);
+    gpu.wait_packet(0, fence);
+    gpu.wait_state(0, state);
+    fence
+}
+
 #[test]
 fn an_engine_reset_stops_everything_and_nothing_else() {
     let mut gpu = Gpu::new();
-    for (job, state) in jobs(&mut gpu) {
-        let (exec, _) = gpu.exec(0, &[job]);
-        gpu.start(0, &[exec]);
-        gpu.wait_state(0, state);
+    for job in jobs(&mut gpu) {
+        begin(&mut gpu, job);
         gpu.reset_engine(0);
         assert_eq!(gpu.state(0), EngineState::Disabled as u32);
         assert_eq!(gpu.head(0), 0);
@@ -115,9 +122,7 @@ fn a_reset_for_what_has_ended_is_void() {
         let (exec, ended) = gpu.exec(0, &[Command::Nop { words: 2 }]);
         gpu.start(0, &[exec]);
         gpu.wait_fence(0, ended);
-        let (exec, endless) = gpu.exec(0, &[job]);
-        gpu.start(0, &[exec]);
-        gpu.wait_state(0, state);
+        let endless = begin(&mut gpu, (job, state));
         let before = gpu.engine32(0, status::engine::RESET_ACK);
         let reset = |gpu: &Gpu, fence, acks| {
             gpu.set_engine(0, engine::RESET_FENCE::new().with_fence(fence));
@@ -199,9 +204,7 @@ fn reset_adapter(gpu: &Gpu) {
 fn an_adapter_reset_is_a_new_beginning() {
     let mut gpu = Gpu::new();
     for (job, state) in jobs(&mut gpu) {
-        let (exec, _) = gpu.exec(0, &[job]);
-        gpu.start(0, &[exec]);
-        gpu.wait_state(0, state);
+        begin(&mut gpu, (job, state));
         gpu.invalidate(None);
         gpu.run_to_fault(
             1,
@@ -298,9 +301,7 @@ fn registers_are_deaf_during_an_adapter_reset() {
 fn a_device_can_be_dropped_at_work() {
     for index in 0..3 {
         let mut gpu = Gpu::new();
-        let (job, state) = jobs(&mut gpu)[index];
-        let (exec, _) = gpu.exec(0, &[job]);
-        gpu.start(0, &[exec]);
-        gpu.wait_state(0, state);
+        let job = jobs(&mut gpu).swap_remove(index);
+        begin(&mut gpu, job);
     }
 }

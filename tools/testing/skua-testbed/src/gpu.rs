@@ -304,6 +304,15 @@ impl Gpu {
         });
     }
 
+    /// Waits until the status page shows that the packet with this fence id runs: it says
+    /// [`EngineState::Running`] from the ring's command on.
+    #[track_caller]
+    pub fn wait_packet(&self, engine: u32, fence: u64) {
+        self.wait_for("a packet", |gpu| {
+            gpu.engine64(engine, status::engine::CURRENT_FENCE) == fence
+        });
+    }
+
     /// Waits until the status page shows the state.
     #[track_caller]
     pub fn wait_state(&self, engine: u32, state: EngineState) {
