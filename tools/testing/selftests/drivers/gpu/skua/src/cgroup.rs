@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::function::Function;
+use crate::suite::eventually;
 use crate::{skip, Errno};
 
 /// Where the hierarchy of version 2 is mounted.
@@ -47,6 +48,18 @@ impl MemoryGroup {
         text.lines()
             .find_map(|line| line.strip_prefix("kernel ")?.parse().ok())
             .expect("kernel memory in memory.stat")
+    }
+
+    /// [`Self::kernel_bytes`] beyond `before`, once that is at least `least`: the kernel sums it up
+    /// every two seconds.
+    ///
+    /// # Panics
+    ///
+    /// If the kernel does not say.
+    #[track_caller]
+    pub fn kernel_bytes_since(&self, before: u64, least: u64) -> u64 {
+        let since = || self.kernel_bytes().saturating_sub(before);
+        eventually(|| Some(since()).filter(|since| *since >= least)).unwrap_or_else(since)
     }
 
     /// Bytes that it has.

@@ -337,6 +337,7 @@ fn counters_count_exactly() {
         rig.buffer(Place::System, 1 << 20),
     );
     let work = [fill(1, one.va, 12 << 10), copy(one.va, two.va, 12 << 10)];
+    Function::first().at_rest();
     let [before, after] = counted(|| assert_eq!(rig.run(Engine::Copy, &work), Ok(())));
     for (counter, name) in Counter::ALL {
         assert!(

@@ -107,7 +107,7 @@ fn row_0_02_destruction_waits_for_work_and_the_call_does_not() {
         // Nobody waits for it: not binds, not other contexts, and not it for them.
         let other = rig.bo(place, PAGE);
         rig.bound_at_will(other, PAGE);
-        assert_eq!(rig.destroy(&[other], SYNC | ASSUME), Ok(()));
+        assert_eq!(rig.destroy_synchronously(&[other], ASSUME), Ok(()));
         assert_eq!(rig.run(Engine::Compute, &[write(later.va, 3)]), Ok(()));
         let with = used(&rig, place);
         let unrelated = rig.start(Engine::Compute, &[wait_value(gate.va + 8, 1)]);
@@ -433,7 +433,7 @@ fn row_0_04_assume_not_in_use_frees_at_once_and_faults() {
                 canary.cpu.expect("a canary", |_| 0);
             }
             for canary in canaries {
-                assert_eq!(other.destroy(&[canary.handle], SYNC), Ok(()));
+                assert_eq!(other.destroy_synchronously(&[canary.handle], 0), Ok(()));
             }
         }
     }
@@ -733,7 +733,7 @@ fn row_0_11_pages_go_back_though_they_are_mapped() {
     let size: u64 = 32 << 20;
     let a = rig.buffer(Place::System, size);
     let with = shmem();
-    assert_eq!(rig.destroy(&[a.handle], SYNC), Ok(()));
+    assert_eq!(rig.destroy_synchronously(&[a.handle], 0), Ok(()));
     // The kernel's counters are not exact.
     let is_free = || (with.saturating_sub(shmem()) > size / 4 * 3).then_some(());
     let now = || format!("{:#x} of {with:#x} bytes", shmem());
@@ -750,7 +750,7 @@ fn what_others_have_lives_on() {
         .import(rig.export(a.handle).expect("PRIME_HANDLE_TO_FD"))
         .expect("PRIME_FD_TO_HANDLE");
     let theirs = other.bound(theirs, LARGE);
-    assert_eq!(rig.destroy(&[a.handle], SYNC), Ok(()));
+    assert_eq!(rig.destroy_synchronously(&[a.handle], 0), Ok(()));
     // It is unmapped here, and nowhere else.
     let late = rig.start(Engine::Copy, &[write(a.va, 1)]);
     assert_eq!(late.wait(), Err(Errno::EFAULT));
@@ -760,7 +760,7 @@ fn what_others_have_lives_on() {
     assert!(used(&other, Place::System) >= before + LARGE);
     // The last one takes it.
     drop(a);
-    assert_eq!(other.destroy(&[theirs.handle], SYNC), Ok(()));
+    assert_eq!(other.destroy_synchronously(&[theirs.handle], 0), Ok(()));
     drop(theirs);
     becomes("the memory is free", || {
         used(&rig, Place::System) <= before + PAGE * 64
@@ -788,7 +788,7 @@ fn what_others_have_by_name_lives_on() {
     assert_eq!(other.call(DRM_IOCTL_GEM_OPEN, &mut opened), Ok(()));
     let va = other.bound_at_will(opened.handle, LARGE);
     assert_eq!(other.run(Engine::Copy, &[write(va, 5)]), Ok(()));
-    assert_eq!(rig.destroy(&[a.handle], ASSUME | SYNC), Ok(()));
+    assert_eq!(rig.destroy_synchronously(&[a.handle], ASSUME), Ok(()));
     // What the other writes goes to the object, and to nobody who has its memory now.
     let mine: Vec<_> = (0..4).map(|_| rig.buffer(Place::Vram, LARGE)).collect();
     assert_eq!(other.run(Engine::Copy, &[fill(6, va, LARGE)]), Ok(()));
@@ -820,7 +820,7 @@ fn only_its_own_mappings_go() {
             Ok(())
         );
     }
-    assert_eq!(rig.destroy(&[a], SYNC), Ok(()));
+    assert_eq!(rig.destroy_synchronously(&[a], 0), Ok(()));
     let elsewhere = rig
         .context_create(vm, rig.engine(DRM_SKUA_ENGINE_COPY))
         .expect("CONTEXT_CREATE");

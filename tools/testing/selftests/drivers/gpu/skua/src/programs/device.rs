@@ -313,10 +313,7 @@ fn a_state_tells_of_system_memory() {
     other.bo(Place::System, MIB);
     expect(before + 3 * MIB);
     for handle in [handle, vram] {
-        assert_eq!(
-            client.destroy(&[handle], DRM_SKUA_BO_DESTROY_SYNCHRONOUS),
-            Ok(())
-        );
+        assert_eq!(client.destroy_synchronously(&[handle], 0), Ok(()));
     }
     expect(before);
 }

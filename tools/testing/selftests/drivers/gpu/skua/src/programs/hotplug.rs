@@ -265,11 +265,12 @@ fn pages_of_a_gone_device_are_charged() {
     for map in &maps {
         assert_eq!(map.read(0), 0);
     }
-    let charged = group.kernel_bytes().saturating_sub(before);
+    // Something else may have been given back meanwhile.
+    let least = COUNT as u64 * 4096 * 3 / 4;
+    let charged = group.kernel_bytes_since(before, least);
     println!("# {charged} bytes for {COUNT} pages");
     drop(unbound);
-    // Something else may have been given back meanwhile.
-    assert!(charged >= COUNT as u64 * 4096 * 3 / 4, "{charged} bytes");
+    assert!(charged >= least, "{charged} bytes");
 }
 
 fn dma_bufs_stay_usable() {

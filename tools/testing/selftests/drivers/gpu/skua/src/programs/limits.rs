@@ -358,9 +358,7 @@ fn what_a_client_has_made_is_charged_to_it() {
         let made = (0..count).map(make);
         let made = made.take_while(|made| *made == Ok(())).count();
         cases.expect(&format!("{what}: how many"), made, count);
-        let each = || group.kernel_bytes().saturating_sub(before) / count as u64;
-        eventually(|| (each() >= least).then_some(()));
-        let each = each();
+        let each = group.kernel_bytes_since(before, least * count as u64) / count as u64;
         println!("# {what}: {each} bytes each");
         cases.holds(what, each >= least, each);
     }

@@ -907,27 +907,36 @@ fn held_work_has_a_limit() {
 
 /// Of which there is more in the queue then than a client may put there.
 fn held_work_has_its_place_when_work_comes_back() {
+    /// Held submissions, and of them those after which the work that runs goes a step on: it is not
+    /// taken for work that hangs, however long all of this takes.
+    const HELD: u64 = 4096;
+    const STEP: u64 = 64;
     quiet();
     let rig = Rig::new();
     let gate = rig.buffer(Place::System, 4096);
     let (fence, counted) = (rig.fence(0), rig.fence(0));
     let context = rig.new_context(Engine::Copy);
     assert_eq!(rig.prioritise(context, -1), Ok(()));
-    let commands = blocked(&rig, &gate, 1);
+    let last = HELD / STEP + 1;
+    let steps: Vec<_> = (1..=last).map(|n| rig::wait_value(gate.va, n)).collect();
+    let commands = rig.write(&steps);
     // As much as the ring takes.
     for _ in 0..32 {
         assert_eq!(rig.submit(context, &[commands], &[]), Ok(()));
     }
-    for n in 1..=4096 {
+    for n in 1..=HELD {
         let syncs = [wait_value(fence, 1), signal_value(counted, n)];
         assert_eq!(rig.submit(context, &[], &syncs), Ok(()), "{n}");
+        gate.cpu.write(0, n / STEP);
     }
     // More important work has it make room.
     assert_eq!(rig.run(Engine::Copy, &[write(gate.va + 8, 1)]), Ok(()));
     assert_eq!(rig.fence_signal(fence, 1), Ok(()));
     becomes("nothing is held", || skua_selftests::witness::held() == 0);
-    gate.cpu.write(0, 1);
-    assert!(rig.fence_gets(counted, 4096));
+    let state = rig.state(context).expect("CONTEXT_STATE");
+    assert_eq!(state.status, DRM_SKUA_CONTEXT_ACTIVE);
+    gate.cpu.write(0, last);
+    assert!(rig.fence_gets(counted, HELD));
 }
 
 fn held_work_is_cancelled_with_its_context() {

@@ -482,7 +482,6 @@ fn it_comes_back_while_other_work_runs() {
 }
 
 fn what_is_out_is_given_back() {
-    const SYNC: u32 = DRM_SKUA_BO_DESTROY_SYNCHRONOUS;
     const ASSUME: u32 = DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE;
     let rig = alone();
     let va = rig.reserve(2 * MIB);
@@ -501,10 +500,10 @@ fn what_is_out_is_given_back() {
             },
             &|handle| assert_eq!(rig.destroy(&[handle], 0), Ok(())),
             &|handle| assert_eq!(rig.destroy(&[handle], ASSUME), Ok(())),
-            &|handle| assert_eq!(rig.destroy(&[handle], SYNC), Ok(())),
+            &|handle| assert_eq!(rig.destroy_synchronously(&[handle], 0), Ok(())),
             &|handle| {
                 // Nobody waits for what is dead, and nobody brings it back.
-                assert_eq!(rig.destroy(&[handle], SYNC | ASSUME), Ok(()));
+                assert_eq!(rig.destroy_synchronously(&[handle], ASSUME), Ok(()));
                 assert_eq!(rig.run(Engine::Copy, &[]), Ok(()));
             },
         ];

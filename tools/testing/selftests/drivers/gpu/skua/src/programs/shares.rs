@@ -4,12 +4,14 @@
 //! here, so that any kernel has queued all before it is done.
 
 use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
 
 use skua_selftests::function::Function;
 use skua_selftests::program::address;
 use skua_selftests::race::{context, extent, load, within, Hold, Race, TAKE_A_NUMBER};
 use skua_selftests::rig::{dispatch, fill};
-use skua_selftests::suite::{self, eventually};
+use skua_selftests::suite::{self, eventually, patience};
 use skua_selftests::{tests, Client, Errno, Place, Rig};
 use skua_uapi::{
     DRM_SKUA_PRIORITY_CLASS_HIGH, DRM_SKUA_PRIORITY_CLASS_IDLE, DRM_SKUA_PRIORITY_CLASS_NORMAL,
@@ -236,7 +238,14 @@ fn row_2_20_who_is_less_important_in_the_process_is_served() {
             race.enter(context);
         }
     }
+    // One of them comes through the gate before the other.
+    let hold = Hold::new(&rig);
+    let holder = hold.begin(&rig, context(&rig, 7));
+    race.begin();
+    thread::sleep(Duration::from_millis(50) * patience());
+    hold.release();
     let numbers = race.run();
+    assert_eq!(holder.wait(), Ok(()));
     println!("# it was {} of {}", numbers[200], numbers.len());
     assert!(numbers[200] < 399, "it was the last");
 }

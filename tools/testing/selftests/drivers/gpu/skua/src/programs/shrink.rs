@@ -232,10 +232,7 @@ fn resting_objects_can_be_destroyed() {
     let freed = eventually(|| (shmem() + MIB / 2 <= held).then_some(()));
     assert!(freed.is_some(), "{} of {held} bytes of shmem", shmem());
     drop(cpu);
-    assert_eq!(
-        client.destroy(&handles[1..2], DRM_SKUA_BO_DESTROY_SYNCHRONOUS),
-        Ok(())
-    );
+    assert_eq!(client.destroy_synchronously(&handles[1..2], 0), Ok(()));
     assert_eq!(client.close(handles[2]), Ok(()));
     before.expect_unchanged(&client);
 }

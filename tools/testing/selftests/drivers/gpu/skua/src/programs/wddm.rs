@@ -166,6 +166,7 @@ fn row_0_01_locks_do_not_wait_and_maps_do() {
 }
 
 fn row_0_02_destruction_is_deferred_and_does_not_wait() {
+    quiet();
     let rig = Rig::new();
     let (a, b) = (rig.vram(8 << 20), rig.system(8 << 20));
     let size = a.size();
@@ -206,6 +207,7 @@ fn row_0_02_destruction_is_deferred_and_does_not_wait() {
 }
 
 fn row_0_02_destruction_waits_for_what_is_held() {
+    quiet();
     let rig = Rig::new();
     let fence = rig.fence();
     let (a, b) = (rig.vram(1 << 20), rig.system(1 << 20));
@@ -1361,7 +1363,7 @@ fn a_malformed_command_is_a_dma_fault() {
         ),
         state => panic!("{state:?}"),
     }
-    assert_eq!(fence.value(), MonitoredFence::LOST);
+    eventually("it is lost", || fence.value() == MonitoredFence::LOST);
     let anew = Rig::on(rig.device.adapter());
     anew.finish(&anew.copy);
 }
@@ -2362,7 +2364,7 @@ fn everybody_learns_that_the_gpu_is_unplugged(busy: bool) {
         assert_eq!(count(event, 0), 0, "event {n} fired again");
     }
     assert_eq!(rig.device.state(), DeviceState::Stopped);
-    assert_eq!(never.value(), MonitoredFence::LOST);
+    eventually("it is lost", || never.value() == MonitoredFence::LOST);
     // From now on at once.
     assert_eq!(never.wait(0, patience()), removed);
     assert_eq!(never.signal(1), removed);
