@@ -3,12 +3,23 @@
 //! Tracepoints of the driver.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use nix::libc::O_NONBLOCK;
 
 /// A trace of some of the driver's events, in an instance of its own.
 pub struct Trace {
-    dir: PathBuf,
+    /// What is read from here is whole; the file `trace` ends early where somebody writes just now
+    /// (rb_iter_peek()).
+    pipe: File,
+    /// What was read before.
+    text: Mutex<Vec<u8>>,
+    /// Goes when the pipe is closed.
+    _instance: Instance,
 }
 
 impl Trace {
@@ -18,23 +29,37 @@ impl Trace {
         let dir =
             Path::new("/sys/kernel/tracing/instances").join(format!("skua-{}", std::process::id()));
         fs::create_dir(&dir).expect("an instance of tracing");
-        let trace = Self { dir };
+        let instance = Instance(dir.clone());
         // The order in which all CPUs have come by, for which times are too coarse.
-        fs::write(trace.dir.join("trace_clock"), "counter").expect("trace_clock");
+        fs::write(dir.join("trace_clock"), "counter").expect("trace_clock");
         for name in names {
-            let enable = trace.dir.join("events/skua").join(name).join("enable");
+            let enable = dir.join("events/skua").join(name).join("enable");
             fs::write(enable, "1").unwrap_or_else(|error| panic!("{name}: {error}"));
         }
-        fs::write(trace.dir.join("tracing_on"), "1").expect("tracing_on");
-        trace
+        fs::write(dir.join("tracing_on"), "1").expect("tracing_on");
+        let pipe = OpenOptions::new()
+            .read(true)
+            .custom_flags(O_NONBLOCK)
+            .open(dir.join("trace_pipe"))
+            .expect("trace_pipe");
+        Self {
+            pipe,
+            text: Mutex::default(),
+            _instance: instance,
+        }
     }
 
     /// What was traced.
     #[track_caller]
     pub fn events(&self) -> Vec<Event> {
-        let text = fs::read_to_string(self.dir.join("trace")).expect("trace");
+        let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&self.pipe).read_to_end(&mut text) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            read => drop(read.expect("trace_pipe")),
+        }
+        let text = String::from_utf8_lossy(&text);
+        assert!(!text.contains("LOST"), "events are lost: {text}");
         text.lines()
-            .filter(|line| !line.starts_with('#'))
             .filter_map(|line| {
                 let at = line.find("skua_")?;
                 let (name, fields) = line[at..].split_once(": ")?;
@@ -58,10 +83,13 @@ impl Trace {
     }
 }
 
-impl Drop for Trace {
+/// Directory of an instance of tracing.
+struct Instance(PathBuf);
+
+impl Drop for Instance {
     fn drop(&mut self) {
-        let _ = fs::write(self.dir.join("events/skua/enable"), "0");
-        let _ = fs::remove_dir(&self.dir);
+        let _ = fs::write(self.0.join("events/skua/enable"), "0");
+        let _ = fs::remove_dir(&self.0);
     }
 }
 
