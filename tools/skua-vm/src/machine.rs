@@ -544,11 +544,12 @@ fn cmdline(config: &Config, patience: u32) -> String {
     // The kernel's words, then the first process and its arguments. no5lvl: while identify_cpu()
     // rewrites the CPU's capabilities, 7.3 takes a kernel of five levels for one of four, and KASAN
     // complains if just then an interrupt comes. no_timer_check: on a loaded host the timer's first
-    // interrupts come too late for 7.3, which then panics. nokaslr: for GDB, and for a user's
-    // kernel.
+    // interrupts come too late for 7.3, which then panics. tsc=nowatchdog: on a loaded host 7.3's
+    // watchdog_check_skew() waits for another CPU, which waits in stop_machine() for this one, for
+    // as long as the clock is jiffies, which then stand. nokaslr: for GDB, and for a user's kernel.
     format!(
         "console=ttyS0,115200 loglevel={level} panic=-1 oops=panic printk.devkmsg=on no5lvl \
-         no_timer_check nokaslr \
+         no_timer_check tsc=nowatchdog nokaslr \
          {hung}kunit.enable={kunit} \
          root=root rootfstype=9p \
          rootflags=trans=virtio,version=9p2000.L,msize=524288,cache=loose ro \
