@@ -46,6 +46,9 @@ pub struct Facts {
     pub to: Place,
     /// Whether a copy of what is in VRAM is kept in system pages.
     pub has_copy: bool,
+    /// Whether what is in VRAM was lost there when the device was reset, and is not what the copy
+    /// is any more.
+    pub is_lost: bool,
     /// Whether the system pages that it is in, or has the copy in, are those that it goes to.
     pub same_pages: bool,
     /// Whether the system pages that it goes to are not its own any more.
@@ -72,6 +75,7 @@ pub struct Facts {
 ///     from: Place::Vram,
 ///     to: Place::System,
 ///     has_copy: false,
+///     is_lost: false,
 ///     same_pages: false,
 ///     is_stale: false,
 ///     is_settled: true,
@@ -82,8 +86,9 @@ pub struct Facts {
 /// assert_eq!(way(&idle), Some(Way::Copied));
 /// let clean = Facts { has_copy: true, same_pages: true, ..idle };
 /// assert_eq!(way(&clean), Some(Way::Clean));
-/// // The copy was dropped since.
+/// // The copy was dropped since, or the device was reset.
 /// assert_eq!(way(&Facts { is_stale: true, ..idle }), None);
+/// assert_eq!(way(&Facts { is_lost: true, ..clean }), None);
 /// ```
 pub fn way(facts: &Facts) -> Option<Way> {
     let may_arrive = match facts.to {
@@ -93,7 +98,9 @@ pub fn way(facts: &Facts) -> Option<Way> {
     };
     let is_own = !facts.is_stale && facts.same_pages;
     let way = match (facts.from, facts.to) {
-        (Place::Vram, to) if facts.has_copy => (to.has_pages() && is_own).then_some(Way::Clean),
+        (Place::Vram, to) if facts.has_copy => {
+            (to.has_pages() && is_own && !facts.is_lost).then_some(Way::Clean)
+        }
         (Place::Vram, Place::System | Place::Aperture) => (!facts.is_stale).then_some(Way::Copied),
         (Place::System | Place::Aperture, Place::Vram) => Some(Way::Copied),
         (Place::System, Place::Aperture) => is_own.then_some(Way::Stays),

@@ -46,7 +46,7 @@ impl Object {
     fn facts(&self) -> Facts {
         Facts {
             bytes: self.bytes,
-            hold: self.hold,
+            hold: self.hold(),
             is_resident: self.is_resident,
             can_be_elsewhere: self.can_be_elsewhere,
         }

@@ -6,7 +6,9 @@
 //! becomes of it, which pages somebody gets, how much may be resident, what work is over, and what
 //! the CPU sees. The model is lists of objects, work and mappings, in which all that is looked up
 //! afresh each time; both must agree after every step. Memory is the tree's own allocator's, and
-//! holds a word in each page: what GPU and CPU find is what was written last.
+//! holds a word in each page: what GPU and CPU find is what was written last, or zero if the device
+//! was reset since and it was in VRAM. A move is over some time after it has begun; until then what
+//! moves is where it was.
 
 use super::super::super::{
     aperture_segment::{self, ApertureSegment},
@@ -26,9 +28,10 @@ use crate::std_heap::StdVec;
 use aperture::{has_piece, Aperture, OWN, SEGMENT};
 use choice::{check_choice, may_leave};
 use content::{Address, Content, Pages};
+use moves::Moving;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use steps::{steps, Change, Step};
 
 mod aperture;
@@ -76,6 +79,8 @@ struct Site {
     pages: Option<Pages>,
     /// The pages of the aperture segment's window that show these.
     window: Option<PageRange>,
+    /// The device was reset since it came to VRAM.
+    is_lost: bool,
 }
 
 impl Site {
@@ -108,8 +113,10 @@ pub(super) struct State {
     is_bound: bool,
     /// Its client has destroyed it, and it stays until work with it is over.
     is_dying: bool,
+    /// A move of it is under way.
+    is_moving: bool,
     /// Its content was thrown away.
-    is_lost: bool,
+    is_discarded: bool,
     /// What its client has written, or finds there, in each of its pages.
     words: Vec<u64>,
     /// How often it was written, or could be from then on.
@@ -157,6 +164,14 @@ impl Object {
         self.state.claims[client] > 0
     }
 
+    /// What keeps it where it is. What has not arrived yet does not leave.
+    pub(super) fn hold(&self) -> Hold {
+        match self.state.is_moving {
+            true => Hold::Pinned,
+            false => self.hold,
+        }
+    }
+
     /// Nothing that is out of VRAM can be locked in it.
     fn is_held_out(&self) -> bool {
         self.state.is_locked && self.place() != VRAM
@@ -186,6 +201,8 @@ struct Gpu {
     engines: [InFlight<StdHeap, u64>; ENGINES],
     /// Of each of them what it uses.
     work: BTreeMap<u64, BTreeSet<u64>>,
+    /// Under way, in the order begun; all of an object are over in that order.
+    moves: VecDeque<Moving>,
     /// What the CPU host aperture shows, and what the device was told of that.
     window: HostAperture<StdHeap>,
     device: Recorder,
@@ -207,6 +224,7 @@ impl Gpu {
             is_too_much: false,
             engines: [(); ENGINES].map(|()| InFlight::new(DEPTH, 1).expect("memory")),
             work: BTreeMap::new(),
+            moves: VecDeque::new(),
             window: HostAperture::new(WINDOW).expect("memory"),
             device: Recorder::default(),
             mapped: BTreeMap::new(),
@@ -263,10 +281,11 @@ impl Gpu {
         found.collect()
     }
 
-    /// Whether work in flight uses an object, as the engines have it.
+    /// Whether work in flight uses an object, as the engines have it, or it moves.
     fn is_busy(&self, number: u64) -> bool {
         let mut in_flight = self.engines.iter().flat_map(InFlight::iter);
         in_flight.any(|(_, work)| self.work[work].contains(&number))
+            || self.find(number).state.is_moving
     }
 
     /// What is known of all at this moment.
@@ -275,15 +294,24 @@ impl Gpu {
         let used = in_flight.flat_map(|(_, work)| self.work[work].iter().copied());
         let used: BTreeSet<u64> = used.collect();
         for object in self.all_mut() {
-            object.is_idle = !used.contains(&object.number);
+            object.is_idle = !used.contains(&object.number) && !object.state.is_moving;
             object.is_resident = object.state.claims != [0; CLIENTS];
+        }
+    }
+
+    /// Where the content of an object is: where it was, until it has moved.
+    fn site_of<'a>(&'a self, object: &'a Object) -> &'a Site {
+        match self.moves_of(object.number).next() {
+            Some(moving) if moving.way == Way::Clean => &moving.new,
+            Some(moving) => &moving.old,
+            None => &object.state.site,
         }
     }
 
     /// Where the GPU finds a page of `object`.
     fn address(&self, object: &Object, page: u64) -> Address {
-        let site = &object.state.site;
-        match (object.place(), site.window, site.pages) {
+        let site = self.site_of(object);
+        match (site.place(), site.window, site.pages) {
             (VRAM, ..) => Address::Vram(site.vram().nth(page as usize).expect("a page")),
             (_, Some(window), _) => {
                 let gart = self.device.gart.borrow();
@@ -308,7 +336,7 @@ impl Gpu {
         let object = self.find_mut(number);
         if object.place() == VRAM {
             if let Some(pages) = object.state.site.pages.take() {
-                self.content.give_back(pages);
+                self.give_back_pages(number, pages);
             }
         }
     }
@@ -337,8 +365,9 @@ impl Gpu {
         prop_assert_eq!(over.last().map(|(_, work)| *work), reported);
         prop_assert!(queue.iter().all(|(_, work)| Some(*work) > reported));
         for (_, work) in over {
-            // What it writes it has written by then.
+            // What it writes it has written by then, and it waits for what it uses to arrive.
             for number in self.work.remove(&work).unwrap_or_default() {
+                self.settle(number)?;
                 let object = self.find(number);
                 if object.state.is_bound {
                     let page = work % object.bytes;
@@ -388,6 +417,12 @@ impl Gpu {
                 prop_assert_eq!(queue.renumber(|_| false), Ok(()));
                 prop_assert!(!queue.iter().any(|(id, work)| is_guilty(id, work)));
             }
+            Step::ResetAdapter => self.reset_adapter(),
+            Step::Arrive(number) => {
+                if let Some(at) = number.checked_rem(self.moves.len()) {
+                    self.end_move_of(self.moves[at].number)?;
+                }
+            }
             Step::Fault(number, page, is_write) => {
                 if let Some(number) = self.one(number).map(|object| object.number) {
                     self.access(number, page, is_write)?;
@@ -419,7 +454,7 @@ impl Gpu {
             for list in self.lists() {
                 list.retain(|other| other.number != object.number);
             }
-            self.give_back(object.state.site, None)?;
+            self.give_back(object.state.site, object.number)?;
         }
         Ok(())
     }

@@ -253,13 +253,9 @@ fn plan(
     if let Placement::Device(site) = new {
         site.keep(CleanCopy::of(dev, bo, &reserved)?);
     }
-    let copy = match placement {
-        // The caller has looked before the device was reset.
-        Placement::Device(site) if site.copy().is_some() && site.range.is_lost() => {
-            return Err(EBUSY);
-        }
-        Placement::Device(site) => site.copy(),
-        _ => None,
+    let (copy, is_lost) = match placement {
+        Placement::Device(site) => (site.copy(), site.range.is_lost()),
+        _ => (None, false),
     };
     let old = bo::memory_of(placement).ok_or(EBUSY)?;
     if matches!(&old, Memory::Vram(range) if Some(range.number()) != from) {
@@ -272,6 +268,7 @@ fn plan(
         from: place(Some(&old)),
         to: place(to),
         has_copy: copy.is_some(),
+        is_lost,
         same_pages: pages
             .zip(new_pages)
             .is_some_and(|(old, new)| Arc::ptr_eq(old, new)),

@@ -50,9 +50,8 @@ impl Aperture {
     }
 
     /// Nobody has left yet for what is planned.
-    pub(super) fn begin(&mut self, plan: Plan<StdHeap>) -> Vec<Object> {
+    pub(super) fn begin(&mut self, plan: Plan<StdHeap>) {
         self.room = Room::new(Some(plan));
-        self.objects.clone()
     }
 
     pub(super) fn end(&mut self, before: Vec<Object>) -> Left {
@@ -97,7 +96,7 @@ impl Object {
     }
 
     pub(super) fn may_leave_aperture(&self) -> bool {
-        let is_free = matches!(self.hold, Hold::Nothing | Hold::Low);
+        let is_free = matches!(self.hold(), Hold::Nothing | Hold::Low);
         is_free && self.may_move() && !self.is_held_here()
     }
 }
@@ -135,7 +134,7 @@ impl Place for Aperture {
             bytes: self.room.pages_of(object.range()),
             hold: match has_left || object.is_held_here() {
                 true => Hold::Pinned,
-                false => object.hold,
+                false => object.hold(),
             },
             ..object.facts()
         })
@@ -175,12 +174,8 @@ fn ends(range: PageRange) -> (u64, u64) {
 }
 
 /// Whether all of these `pages` of the window are free when some leave of those that are there.
-fn is_free<'a>(
-    mut objects: impl Iterator<Item = &'a Object>,
-    (from, to): (u64, u64),
-    leaves: impl Fn(&Object) -> bool,
-) -> bool {
-    objects.all(|object| {
+fn is_free(objects: &[Object], (from, to): (u64, u64), leaves: impl Fn(&Object) -> bool) -> bool {
+    objects.iter().all(|object| {
         let (start, end) = ends(object.range());
         leaves(object) || end <= from || to <= start
     })
@@ -194,12 +189,8 @@ fn pieces(pages: u64) -> impl Iterator<Item = (u64, u64)> {
 }
 
 /// Whether there is a piece of so many pages when some leave of those that are there.
-pub(super) fn has_piece<'a>(
-    objects: impl Iterator<Item = &'a Object> + Clone,
-    pages: u64,
-    leaves: impl Fn(&Object) -> bool,
-) -> bool {
-    pieces(pages).any(|piece| is_free(objects.clone(), piece, &leaves))
+pub(super) fn has_piece(objects: &[Object], pages: u64, leaves: impl Fn(&Object) -> bool) -> bool {
+    pieces(pages).any(|piece| is_free(objects, piece, &leaves))
 }
 
 impl Left {
@@ -212,7 +203,7 @@ impl Left {
             ..object.clone()
         });
         let before: Vec<Object> = before.collect();
-        let has_piece = |leaves: &dyn Fn(&Object) -> bool| has_piece(before.iter(), pages, leaves);
+        let has_piece = |leaves: &dyn Fn(&Object) -> bool| has_piece(&before, pages, leaves);
         prop_assert_eq!(made, has_piece(&Object::may_leave_aperture));
         if !made {
             prop_assert!(self.left.is_empty(), "{:?} left in vain", self.left);
@@ -229,7 +220,7 @@ impl Left {
         let has_left = |object: &Object| self.left.iter().any(|it| it.number == object.number);
         let is_it = |piece: &(u64, u64)| {
             let mut left = self.left.iter().map(|object| ends(object.range()));
-            is_free(before.iter(), *piece, has_left)
+            is_free(&before, *piece, has_left)
                 && left.all(|(start, end)| start < piece.1 && piece.0 < end)
         };
         prop_assert!(pieces(pages).any(|piece| is_it(&piece)), "{:?}", self.left);

@@ -14,7 +14,8 @@ impl Gpu {
         let users = self.users()?;
         let used = users.iter().flatten().count() as u64;
         prop_assert_eq!(self.pages.free_pages().0, PAGES - used);
-        prop_assert_eq!(holders.sums().iter().sum::<u64>(), used);
+        let there = self.memory.objects.iter().map(|object| object.bytes);
+        prop_assert_eq!(holders.sums().iter().sum::<u64>(), there.sum::<u64>());
         self.check_segment()?;
         self.check_content()?;
         self.check_budgets()?;
@@ -22,13 +23,21 @@ impl Gpu {
         self.check_host_aperture(&users)
     }
 
+    /// Where objects are or will be, and what they leave.
+    fn sites(&self) -> impl Iterator<Item = (u64, &Site)> {
+        let sites = self.all().map(|object| (object.number, &object.state.site));
+        let left = self.moves.iter().map(|moving| (moving.number, &moving.old));
+        sites.chain(left)
+    }
+
     /// Who has each page of VRAM: by [`Shown::user`], if anybody; nobody has one that another has.
     fn users(&self) -> Checked<Vec<Option<u64>>> {
         let mut users = vec![None; PAGES as usize];
         for object in &self.memory.objects {
-            let pages: Vec<u64> = object.state.site.vram().collect();
-            prop_assert_eq!(pages.len() as u64, object.bytes);
-            for (user, page) in (object.number * PAGES..).zip(pages) {
+            prop_assert_eq!(object.state.site.vram().count() as u64, object.bytes);
+        }
+        for (number, site) in self.sites() {
+            for (user, page) in (number * PAGES..).zip(site.vram()) {
                 prop_assert_eq!(users[page as usize].replace(user), None);
             }
         }
@@ -40,9 +49,13 @@ impl Gpu {
     fn check_segment(&self) -> Checked {
         let mut shown = BTreeMap::new();
         for object in &self.aperture.objects {
-            let site = &object.state.site;
-            let (range, pages) = site.window.zip(site.pages).expect("it is there");
-            prop_assert_eq!(range.pages.0, object.bytes);
+            let window = object.state.site.window.map(|range| range.pages.0);
+            prop_assert_eq!(window, Some(object.bytes));
+        }
+        for (_, site) in self.sites() {
+            let Some((range, pages)) = site.window.zip(site.pages) else {
+                continue;
+            };
             for (page, piece) in (range.start.0..).zip(pages.pieces()) {
                 prop_assert!((OWN..SEGMENT).contains(&page));
                 prop_assert_eq!(shown.insert(page, (piece.start, true)), None);
@@ -51,25 +64,26 @@ impl Gpu {
         prop_assert_eq!(self.segment.used().0, shown.len() as u64);
         prop_assert_eq!(&*self.device.gart.borrow(), &shown);
         let holders = Holders::of(&self.aperture).expect("no error");
-        prop_assert_eq!(holders.sums().iter().sum::<u64>(), shown.len() as u64);
+        let there = self.aperture.objects.iter().map(|object| object.bytes);
+        prop_assert_eq!(holders.sums().iter().sum::<u64>(), there.sum::<u64>());
         Ok(())
     }
 
     /// The GPU finds what was written last. Nothing is lost that nobody has offered, and who
     /// reclaims is told what is. System pages are what objects are in, and copies.
     fn check_content(&self) -> Checked {
-        let mut pages = 0;
+        let pages = self.sites().filter_map(|(_, site)| site.pages);
+        let pages: BTreeMap<u64, u64> = pages.map(|it| (it.address(0), it.count)).collect();
         for object in self.all() {
-            let is_lost = object.state.is_lost;
-            prop_assert!(object.is_offered() || !is_lost, "{object:?}");
-            prop_assert_eq!(object.place() == NOWHERE, is_lost, "{:?}", object);
-            pages += object.state.site.pages.map_or(0, |pages| pages.count);
-            for (page, word) in (0..).zip(&object.state.words).filter(|_| !is_lost) {
+            let is_gone = object.state.is_discarded;
+            prop_assert!(object.is_offered() || !is_gone, "{object:?}");
+            prop_assert_eq!(object.place() == NOWHERE, is_gone, "{:?}", object);
+            for (page, word) in (0..).zip(&object.state.words).filter(|_| !is_gone) {
                 let found = self.content.get(self.address(object, page));
                 prop_assert_eq!(found, Some(*word), "page {} of {:?}", page, object);
             }
         }
-        prop_assert_eq!(self.content.system_pages(), pages);
+        prop_assert_eq!(self.content.system_pages(), pages.values().sum::<u64>());
         Ok(())
     }
 
@@ -99,7 +113,7 @@ impl Gpu {
             prop_assert!(!object.is_out(), "{object:?}");
         }
         let mut dying = self.all().filter(|object| object.state.is_dying);
-        prop_assert!(dying.all(|object| used.contains(&object.number)));
+        prop_assert!(dying.all(|it| it.state.is_moving || used.contains(&it.number)));
         Ok(())
     }
 
@@ -114,7 +128,7 @@ impl Gpu {
             prop_assert_eq!(self.window.find(*page), Some(*at));
             let user = users[*page as usize].expect("what nobody has is not shown");
             prop_assert_eq!(self.mapped.get(&user), Some(at));
-            let is_locked = self.memory.find(&(user / PAGES)).state.is_locked;
+            let is_locked = self.find(user / PAGES).state.is_locked;
             prop_assert_eq!(self.window.is_held(*at), is_locked);
         }
         let is_held = |at: &u32| self.window.is_held(*at);

@@ -16,7 +16,7 @@ fn order(rank: Rank) -> (bool, u8) {
 pub(super) fn may_leave(object: &Object, need: Need, level: Level) -> bool {
     let is_lower = order(object.rank) < order(Rank::Kept(level));
     let gives_way = object.is_idle && object.can_be_elsewhere && is_lower;
-    match object.hold {
+    match object.hold() {
         Hold::Pinned | Hold::Min => false,
         Hold::Turn { elsewhere } => need == Need::Own && elsewhere,
         Hold::Low => need == Need::Needs,
@@ -27,7 +27,7 @@ pub(super) fn may_leave(object: &Object, need: Need, level: Level) -> bool {
 
 /// How late an object leaves: before all for which this is more.
 fn rank(object: &Object) -> (bool, bool, (bool, u8), bool) {
-    let is_low = object.hold == Hold::Low;
+    let is_low = object.hold() == Hold::Low;
     let order = order(object.rank);
     (is_low, object.is_resident, order, !object.is_idle)
 }

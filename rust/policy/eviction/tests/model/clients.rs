@@ -70,6 +70,9 @@ impl Gpu {
         if object.is_offered() {
             return Ok(());
         }
+        // A fault waits for a move.
+        self.settle(number)?;
+        let object = self.find(number);
         let page = page % object.bytes;
         let (user, is_locked) = (number * PAGES + page, object.state.is_locked);
         let word = object.state.words[page as usize];
@@ -111,9 +114,11 @@ impl Gpu {
     }
 
     pub(super) fn change(&mut self, number: u64, change: Change) -> Checked {
-        if matches!(change, Change::Bind(false)) {
+        match change {
             // Until what is unmapped is given up it may be written.
-            self.wait_for(number)?;
+            Change::Bind(false) => self.wait_for(number)?,
+            Change::Lock(_) | Change::Reclaim => self.settle(number)?,
+            _ => (),
         }
         let object = self.find(number);
         let is_used = object.state.is_locked || object.state.claims != [0; CLIENTS];
@@ -150,7 +155,7 @@ impl Gpu {
             }
             Change::Reclaim if is_offered => {
                 object.rank = Rank::Kept(Level::Normal);
-                state.is_lost = false;
+                state.is_discarded = false;
                 state.site.pages = pages.or(state.site.pages);
             }
             Change::Shrink => state.arrived = None,
@@ -205,6 +210,18 @@ impl Gpu {
         };
         let number = object.number;
         match object.place() {
+            // What has not arrived does not leave.
+            place @ (VRAM | APERTURE) if object.state.is_moving => {
+                let bytes = object.bytes;
+                let own = object.state.site.pages.filter(|_| place == APERTURE);
+                let pages = own.unwrap_or_else(|| self.content.pages(bytes));
+                let site = Site {
+                    pages: Some(pages),
+                    ..Site::default()
+                };
+                prop_assert_eq!(self.relocate(number, site)?, None);
+                Ok(())
+            }
             VRAM => self.evict(number, is_late),
             APERTURE if object.may_leave_aperture() => self.leave_aperture(number),
             _ => Ok(()),

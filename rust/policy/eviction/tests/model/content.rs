@@ -8,7 +8,7 @@ use super::super::super::super::{
     transfer_plan::TransferPlan,
 };
 use crate::std_heap::StdHeap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
 
 /// System pages of an object, none of which is beside the next one.
@@ -46,10 +46,10 @@ pub(super) struct Content {
     vram: Vec<u64>,
     /// Of those that objects have, by bus address.
     system: BTreeMap<u64, u64>,
+    /// Those that nobody may move to any more, though a move from them is under way.
+    stale: BTreeSet<u64>,
     /// Of the pages that somebody gets next.
     number: u64,
-    /// How many pages of VRAM were copied to system memory.
-    pub(super) written_back: u64,
 }
 
 impl Content {
@@ -58,8 +58,8 @@ impl Content {
             // What was there before anybody had it.
             vram: (0..vram).map(|page| u64::MAX - page).collect(),
             system: BTreeMap::new(),
+            stale: BTreeSet::new(),
             number: 0,
-            written_back: 0,
         }
     }
 
@@ -77,10 +77,17 @@ impl Content {
     /// Whether these are somebody's still.
     pub(super) fn has(&self, pages: Pages) -> bool {
         pages.addresses().all(|at| self.system.contains_key(&at))
+            && !self.stale.contains(&pages.number)
+    }
+
+    /// These are given back when the move from them is over.
+    pub(super) fn set_stale(&mut self, pages: Pages) {
+        self.stale.insert(pages.number);
     }
 
     /// Takes pages back, which may have been given back before.
     pub(super) fn give_back(&mut self, pages: Pages) {
+        self.stale.remove(&pages.number);
         for at in pages.addresses() {
             self.system.remove(&at);
         }
@@ -105,6 +112,11 @@ impl Content {
         *old.expect("somebody has it") = word;
     }
 
+    /// The device is reset.
+    pub(super) fn lose_vram(&mut self) {
+        self.vram.fill(0);
+    }
+
     pub(super) fn clear(&mut self, blocks: &[PageRange]) {
         for block in blocks {
             self.vram[block.start.0 as usize..][..block.pages.0 as usize].fill(0);
@@ -120,7 +132,6 @@ impl Content {
                 let system = Address::Bus(piece.bus.0 + page * PAGE_BYTES);
                 let (from, to) = if out { (vram, system) } else { (system, vram) };
                 self.set(to, self.get(from).expect("somebody has it"));
-                self.written_back += u64::from(out);
             }
         }
     }

@@ -4,16 +4,80 @@
 
 use super::*;
 
+/// A move that is under way.
+pub(super) struct Moving {
+    /// Of which object.
+    pub(super) number: u64,
+    /// Where it is until then.
+    pub(super) old: Site,
+    pub(super) new: Site,
+    pub(super) way: Way,
+}
+
 impl Gpu {
-    /// All that has a piece of the aperture segment.
-    pub(super) fn in_window(&self) -> impl Iterator<Item = &Object> + Clone {
-        let is_shown = |object: &&Object| object.state.site.window.is_some();
-        self.all().filter(is_shown)
+    /// The moves of an object that are under way, in the order begun.
+    pub(super) fn moves_of(&self, number: u64) -> impl Iterator<Item = &Moving> {
+        self.moves.iter().filter(move |it| it.number == number)
+    }
+
+    /// The first of these is over, if there is any.
+    pub(super) fn end_move_of(&mut self, number: u64) -> Checked {
+        let at = self.moves.iter().position(|it| it.number == number);
+        let Some(Moving { old, new, way, .. }) = at.and_then(|at| self.moves.remove(at)) else {
+            return Ok(());
+        };
+        if way == Way::Copied {
+            let leaves = old.place() == VRAM;
+            let (there, out) = if leaves { (&old, &new) } else { (&new, &old) };
+            let pages = out.pages.expect("system pages");
+            self.content.copy(&there.blocks, pages, leaves);
+        }
+        let is_moving = self.moves_of(number).next().is_some();
+        self.find_mut(number).state.is_moving = is_moving;
+        self.give_back(old, number)
+    }
+
+    /// All of these are over.
+    pub(super) fn settle(&mut self, number: u64) -> Checked {
+        while self.find(number).state.is_moving {
+            self.end_move_of(number)?;
+        }
+        Ok(())
+    }
+
+    /// The device is reset, and with it all work ends. What was in VRAM is zero, and what was to be
+    /// copied from there; what comes there is still where it was.
+    pub(super) fn reset_adapter(&mut self) {
+        for engine in &mut self.engines {
+            engine.remove_if(|_, _| true, |_, work| drop(self.work.remove(&work)));
+        }
+        self.content.lose_vram();
+        let is_there = |object: &&Object| self.site_of(object).place() == VRAM;
+        let there = self.all().filter(is_there).map(|object| object.number);
+        for number in there.collect::<Vec<u64>>() {
+            let state = &mut self.find_mut(number).state;
+            state.words.fill(0);
+            if !state.is_moving {
+                state.site.is_lost = true;
+                state.arrived = None;
+            }
+        }
+    }
+    /// All that has a piece of the aperture segment, and as it was what is about to leave its own.
+    pub(super) fn in_window(&self) -> Vec<Object> {
+        let leaving = self.moves.iter().map(|moving| {
+            let mut object = self.find(moving.number).clone();
+            object.state.site = moving.old.clone();
+            object
+        });
+        let all = self.all().cloned().chain(leaving);
+        let is_shown = |object: &Object| object.state.site.window.is_some();
+        all.filter(is_shown).collect()
     }
 
     /// Whether a piece of so many pages is free there.
     pub(super) fn has_piece(&self, pages: u64) -> bool {
-        has_piece(self.in_window(), pages, |_| false)
+        has_piece(&self.in_window(), pages, |_| false)
     }
 
     /// Has the window show `pages`, where it has a piece for them.
@@ -41,7 +105,8 @@ impl Gpu {
         }
         self.look();
         let plan = self.segment.plan(PageCount(pages.count));
-        let before = self.aperture.begin(plan.expect("memory"));
+        let before = self.in_window();
+        self.aperture.begin(plan.expect("memory"));
         let made = aperture_segment::make_room(&mut self.aperture, pages.count);
         let gone = self.aperture.end(before);
         let made = made == Ok(true);
@@ -50,14 +115,28 @@ impl Gpu {
         self.out.extend(gone.left);
         for number in numbers {
             self.leave_aperture(number)?;
+            self.settle(number)?;
         }
         let shown = self.show(pages)?;
         prop_assert_eq!(shown.is_some(), made);
         Ok(shown)
     }
 
-    /// What nobody is in any more is free, but for pages that are kept.
-    pub(super) fn give_back(&mut self, site: Site, kept: Option<Pages>) -> Checked {
+    /// These pages, which were the object's, are given back if it is not in them any more, nor
+    /// moves from or to them.
+    pub(super) fn give_back_pages(&mut self, number: u64, pages: Pages) {
+        let is_theirs = |it: &Moving| [it.old.pages, it.new.pages].contains(&Some(pages));
+        let is_moving = self.moves_of(number).any(is_theirs);
+        let object = self.all().find(|object| object.number == number);
+        match object.is_some_and(|object| object.state.site.pages == Some(pages)) {
+            true => (),
+            false if is_moving => self.content.set_stale(pages),
+            false => self.content.give_back(pages),
+        }
+    }
+
+    /// What an object is not in any more is free.
+    pub(super) fn give_back(&mut self, site: Site, number: u64) -> Checked {
         for page in site.vram() {
             let Some(at) = self.window.find(page) else {
                 continue;
@@ -76,13 +155,13 @@ impl Gpu {
             prop_assert!(told.is_ok());
             prop_assert_eq!(self.segment.free(range), Ok(()));
         }
-        if let Some(pages) = site.pages.filter(|pages| Some(*pages) != kept) {
-            self.content.give_back(pages);
+        if let Some(pages) = site.pages {
+            self.give_back_pages(number, pages);
         }
         Ok(())
     }
 
-    /// Has an object move, or stay if it may not, when work with it is over.
+    /// Has an object begin to move, or stay if it may not, when work with it is over.
     pub(super) fn relocate(&mut self, number: u64, mut new: Site) -> Checked<Option<Way>> {
         let object = self.find(number);
         let old = object.state.site.clone();
@@ -95,25 +174,19 @@ impl Gpu {
             from,
             to,
             has_copy: from == VRAM && old.pages.is_some(),
+            is_lost: from == VRAM && old.is_lost,
             same_pages: pages.is_some() && pages == old.pages,
             is_stale: pages.is_some_and(|pages| !self.content.has(pages)),
-            is_settled: true,
+            is_settled: !object.state.is_moving,
             is_offered: object.is_offered(),
             is_held_out: object.is_held_out(),
-            is_arriving: false,
+            is_arriving: object.state.is_moving && from == VRAM,
         });
         let Some(way) = way else {
-            self.give_back(new, old.pages)?;
+            self.give_back(new, number)?;
             return Ok(None);
         };
         self.wait_for(number)?;
-        if way == Way::Copied {
-            let blocks = if to == VRAM { &new.blocks } else { &old.blocks };
-            let pages = if to == VRAM { old.pages } else { new.pages };
-            self.content
-                .copy(blocks, pages.expect("system pages"), from == VRAM);
-        }
-        let kept = new.pages;
         let lists = &mut self.lists();
         let place = |list: &mut Vec<Object>| {
             let at = list.iter().position(|object| object.number == number)?;
@@ -121,13 +194,20 @@ impl Gpu {
         };
         let object = lists.iter_mut().find_map(|list| place(list));
         let mut object = object.expect("it is there");
+        let moving = Moving {
+            number,
+            old,
+            new: new.clone(),
+            way,
+        };
+        self.moves.push_back(moving);
         object.state.site = new;
+        object.state.is_moving = true;
         if way == Way::Discarded {
-            object.state.is_lost = true;
+            object.state.is_discarded = true;
             object.state.words.fill(0);
         }
         self.put(object);
-        self.give_back(old, kept)?;
         Ok(Some(way))
     }
 
@@ -182,9 +262,7 @@ impl Gpu {
             pages: self.find(number).state.site.pages,
             ..Site::default()
         };
-        let written = self.content.written_back;
         prop_assert_eq!(self.relocate(number, site)?, Some(Way::Stays));
-        prop_assert_eq!(self.content.written_back, written);
         Ok(())
     }
 
@@ -225,6 +303,13 @@ impl Gpu {
 
     /// Has an object leave VRAM; perhaps the CPU writes it after its copy was looked for.
     pub(super) fn evict(&mut self, number: u64, is_late: bool) -> Checked {
+        let site = &self.find(number).state.site;
+        if let Some(copy) = site.pages.filter(|_| site.is_lost) {
+            // Who has looked before the device was reset.
+            let new = self.exit(number, copy)?;
+            prop_assert_eq!(self.relocate(number, new)?, None);
+            self.drop_copy(number);
+        }
         let object = self.find(number).clone();
         let (expected, to) = match (object.is_offered(), object.is_clean()) {
             (true, _) => (Some(Way::Discarded), NOWHERE),
@@ -244,16 +329,9 @@ impl Gpu {
         if is_late {
             self.access(number, 0, true)?;
         }
-        let written = self.content.written_back;
         let way = self.relocate(number, new)?;
         prop_assert_eq!(way, expected, "{:?}", object);
         prop_assert_eq!(self.find(number).place(), to, "{:?}", object);
-        let bytes = if way == Some(Way::Copied) {
-            object.bytes
-        } else {
-            0
-        };
-        prop_assert_eq!(self.content.written_back - written, bytes, "{:?}", object);
         Ok(())
     }
 }

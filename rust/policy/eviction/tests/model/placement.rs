@@ -19,6 +19,7 @@ impl Gpu {
         for number in numbers {
             // Whether or not it is locked: under its address the CPU finds it elsewhere.
             self.evict(number, false)?;
+            self.settle(number)?;
         }
         // There is room if, and only if, it could be made.
         prop_assert_eq!(made, Ok(self.pages.free_pages().0 >= pages));
@@ -71,7 +72,7 @@ impl Gpu {
             Segment::System => true,
         });
         let has_room = |segment: &&Segment| match segment {
-            Segment::Aperture => has_piece(self.in_window(), pages, Object::may_leave_aperture),
+            Segment::Aperture => has_piece(&self.in_window(), pages, Object::may_leave_aperture),
             _ => needs.iter().any(|need| self.has_room(pages, *need, level)),
         };
         let forced = [Segment::Aperture, Segment::Vram];

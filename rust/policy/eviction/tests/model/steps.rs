@@ -48,6 +48,10 @@ pub(super) enum Step {
     Report(usize, u64),
     /// An engine is reset; the work whose number can be divided by this is at fault.
     Reset(usize, u64),
+    /// The device is reset as a whole.
+    ResetAdapter,
+    /// One of those that move has.
+    Arrive(usize),
 }
 
 fn changes() -> impl Strategy<Value = Change> {
@@ -113,6 +117,8 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (0..ENGINES, 0..CLIENTS).prop_map(|(engine, client)| Step::Submit(engine, client)),
         3 => (0..ENGINES, 0..6u64).prop_map(|(engine, ahead)| Step::Report(engine, ahead)),
         1 => (0..ENGINES, 2..4u64).prop_map(|(engine, number)| Step::Reset(engine, number)),
+        1 => Just(Step::ResetAdapter),
+        6 => number().prop_map(Step::Arrive),
     ];
     prop::collection::vec(step, 1..160)
 }
