@@ -25,7 +25,7 @@
 //! in the guest `default`, whose other properties may be given too; `*` stands for any text.
 //! With `"alone": true` each of the programs has a boot of its own; with `"sleeps": true` they may
 //! send the guest to sleep. Time-outs among the module's parameters are longer on a slow kernel,
-//! but with `"exact": true`; with `"fast_only": true` there is no such guest on one.
+//! but with `"exact": true`.
 
 use std::fs;
 use std::path::Path;
@@ -70,10 +70,6 @@ pub(crate) struct Guest {
     /// The time-outs of its `module` are what is tested: on a slow kernel they are the same.
     #[serde(default)]
     pub(crate) exact: bool,
-    /// Not on a slow kernel, if nobody asks for it: what it has that kernel look after is done in
-    /// others as well, and what differs is the device.
-    #[serde(default)]
-    pub(crate) fast_only: bool,
     /// The guest sleeps: its root is in memory, and it has none of the shares.
     #[serde(default)]
     pub(crate) sleeps: bool,

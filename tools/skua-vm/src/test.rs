@@ -98,9 +98,7 @@ enum Event {
 
 /// Runs every guest of the plan.
 fn guests(options: &Options, parts: &Parts, report: &mut Report) -> Result<()> {
-    let mut plan = plan::read(&parts.products.join("kselftest"))?;
-    let whole = parts.patience == 1 || report.pattern().is_some();
-    plan.retain(|guest| whole || !guest.fast_only);
+    let plan = plan::read(&parts.products.join("kselftest"))?;
     let (least, most) = match (parts.gdb, options.guests) {
         // There is one debugger.
         (Some(_), _) => (1, 1),
