@@ -97,7 +97,7 @@ struct Driver {
     pages: u64,
     /// Ticks that resuming takes before there is any progress.
     debt: u64,
-    /// By cause.
+    /// Preemptions, by their [`Cause`]'s number.
     causes: [u64; 4],
 }
 
@@ -1454,8 +1454,8 @@ fn drawing_is_stopped_at_every_point() {
 /// From the request to the record it takes a unit of the level at most, however long the DRAW is.
 #[test]
 fn the_level_bounds_the_latency_of_drawing() {
-    // Commands, triangles of each, rows of each.
-    let work = |[commands, triangles, rows]: [u32; 3]| {
+    // Packets, commands in each, triangles of each, rows of each.
+    let work = |[packets, commands, triangles, rows]: [u32; 4]| {
         move |stepped: &mut Stepped| {
             let points = [
                 [0, 0, 0, 0],
@@ -1470,15 +1470,16 @@ fn the_level_bounds_the_latency_of_drawing() {
                 ..whole.scissor
             };
             let draw = Command::Draw(Draw { scissor, ..whole });
-            vec![vec![draw; commands as usize]]
+            vec![vec![draw; commands as usize]; packets as usize]
         }
     };
     let time = |counts| whole(Preemption::default(), work(counts)).shown().ticks;
     let levels = [
-        (Level::Dispatch, [2, 2, 4], Some(0)),
-        (Level::ThreadGroup, [2, 2, 4], Some(1)),
-        (Level::Thread, [2, 2, 4], Some(2)),
-        (Level::Instruction, [2, 2, 4], None),
+        (Level::DmaBuffer, [2, 2, 2, 4], Some(0)),
+        (Level::Dispatch, [2, 2, 2, 4], Some(1)),
+        (Level::ThreadGroup, [2, 2, 2, 4], Some(2)),
+        (Level::Thread, [2, 2, 2, 4], Some(3)),
+        (Level::Instruction, [1, 2, 2, 4], None),
     ];
     for (level, counts, longer) in levels {
         // A unit: one of the level's dimension, and of all that are coarser. Rows have a wave each.
@@ -1491,7 +1492,7 @@ fn the_level_bounds_the_latency_of_drawing() {
         };
         for scale in [1, 7] {
             let mut counts = counts;
-            counts[longer.unwrap_or(2)] *= scale;
+            counts[longer.unwrap_or(3)] *= scale;
             let total = time(counts);
             let mut random = Random(0x1234_5678 + u64::from(scale));
             let mut driver = Driver::new(at_graphics(level), work(counts));
@@ -1864,13 +1865,17 @@ fn completion_and_preemption_at_once() {
     let dispatch = program
         .dispatch(DATA_VA, [3, 1, 1], |_| Some(target))
         .unwrap();
-    let commands = words(&[Command::Dispatch(dispatch); 40]);
+    // So many that the engine looks for requests several times in between (manual section 11).
+    const DISPATCHES: u32 = 500;
+    let commands = words(&[Command::Dispatch(dispatch); DISPATCHES as usize]);
     let mut random = Random(4711);
     let (mut causes, mut ended) = ([0; 4], 0);
-    for round in 0..300 {
+    // How far it is counted on this host while it runs.
+    let mut long = 1000;
+    for round in 0..1000 {
         let (mut exec, fence) = gpu.exec_at(0, &commands);
         gpu.start(0, &[exec]);
-        for _ in 0..random.below(20_000) {
+        for _ in 0..random.below(long) {
             std::hint::spin_loop();
         }
         loop {
@@ -1880,14 +1885,16 @@ fn completion_and_preemption_at_once() {
             assert_eq!(record.completed, completed);
             if completed == fence {
                 assert_eq!(record.cause, Cause::Idle);
+                long = (long - long / 8).max(64);
                 break;
             }
+            long += long / 8;
             assert!(matches!(record.cause, Cause::Between | Cause::Within));
             if record.cause.is_saved() {
                 exec = resumed(exec);
             }
             gpu.start(0, &[exec]);
-            for _ in 0..random.below(20_000) {
+            for _ in 0..random.below(long) {
                 std::hint::spin_loop();
             }
         }
@@ -1895,12 +1902,14 @@ fn completion_and_preemption_at_once() {
         for thread in 0..3 * 48 {
             assert_eq!(
                 gpu.vram32(COUNTERS + thread * 4),
-                40 * ended,
+                DISPATCHES * ended,
                 "round {round}"
             );
         }
     }
-    println!("causes {causes:?}");
+    println!("causes {causes:?}, by {long}");
+    // Nearly as often before the end as behind it.
+    assert!(causes[Cause::Within as usize] > 100, "{causes:?}");
     assert_eq!(gpu.counter(Counter::Packet), u64::from(ended));
 }
 
