@@ -32,7 +32,8 @@ export KERNEL
 export KDIR := $(if $(KDIR),$(abspath $(KDIR)))
 export QEMU := $(if $(QEMU),$(abspath $(QEMU)))
 # As they are, whatever is in them: recipes and scripts take them from the environment.
-$(foreach name,IMAGE FILTER RADIUS VRAM T PROGRAM GPU GDB,$(eval override export $(name) := $$(value $(name))))
+$(foreach name,IMAGE FILTER RADIUS VRAM T PROGRAM GPU GDB,\
+	$(eval override export $(name) := $$(value $(name))))
 
 SANDBOX := scripts/sandbox
 VM := out/cargo/debug/skua-vm
@@ -46,15 +47,18 @@ PARTS = --kernel "$$BUILD/arch/x86/boot/bzImage" --products $(PRODUCTS) \
 # In the sandbox, with the trees of $(KERNEL).
 IN = set -a; . out/kernel/$(KERNEL).env; set +a; exec $(SANDBOX)
 
-.PHONY: help setup kernel module gpu tools guest picture run trace test points shell gdb bench rust-analyzer docs \
-	fmt lint fuzz conformance browser mutants prune clean distclean
+.PHONY: help setup kernel module gpu tools guest picture run trace test points shell gdb bench \
+	rust-analyzer docs fmt lint fuzz conformance browser mutants prune clean distclean
 # Builds lock one another out anyway, and what is checked first is to come first.
 .NOTPARALLEL:
 
 help: ## this list
 	@printf 'Skua: an emulated PCI GPU and its DRM driver. make …\n\n'
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
-	@printf '\nOptions: KERNEL=release|debug  KDIR=your kernel tree  QEMU=your QEMU  ACCEL=tcg|auto  GDB=1|wait  EVICT=1  QUICK=1  FUZZ_TIME=seconds\nCache: SKUA_CACHE, now %s\n' \
+	@printf '\n%s  %s\n' \
+		'Options: KERNEL=release|debug  KDIR=your kernel tree  QEMU=your QEMU  ACCEL=tcg|auto' \
+		'GDB=1|wait  EVICT=1  QUICK=1  FUZZ_TIME=seconds'
+	@printf 'Cache: SKUA_CACHE, now %s\n' \
 		"$${SKUA_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/skua}"
 
 setup: ## fetch every tool into the cache, once
@@ -82,15 +86,16 @@ picture:
 
 run: PRODUCTS = out/picture/$(KERNEL)
 run: picture ## process an image on the GPU: [IMAGE=photo.jpg] [FILTER=edge|blur|…] [RADIUS=n] [VRAM=16M] [TRACE=1]
-	@$(IN) $(VM) run $(PARTS) $(if $(IMAGE),--image out/run/log/image --name="$$(basename -- "$$IMAGE")") \
+	@$(IN) $(VM) run $(PARTS) \
+		$(if $(IMAGE),--image out/run/log/image --name="$$(basename -- "$$IMAGE")") \
 		$(if $(FILTER),--filter "$$FILTER") $(if $(RADIUS),--radius "$$RADIUS") \
 		$(if $(VRAM),--vram "$$VRAM") $(if $(filter 1,$(TRACE)),--trace)
 
 trace: guest ## run a program and show what driver and device did: PROGRAM=schedule [T=pattern]
 	@$(IN) $(VM) trace $(PARTS) --program="$$PROGRAM" --pattern="$$T"
 
-# The host's tests have no kernel and no evictor: once is enough. A pattern wants fuzz targets, which
-# take minutes to build, if it says so.
+# The host's tests have no kernel and no evictor: once is enough. A pattern wants fuzz targets,
+# which take minutes to build, if it says so.
 test: guest ## run every test, or with T=pattern those whose name contains it
 ifeq ($(KERNEL)$(EVICT),release)
 	$(if $(T),$(if $(findstring fuzz,$(T)),@scripts/build fuzz),@scripts/build fuzz)

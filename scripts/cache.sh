@@ -27,7 +27,8 @@ key() {
 
 sysroot_key() { key "$top/scripts/sysroot.packages" "$top/scripts/sysroot.pins"; }
 sysroot() { echo "$cache/sysroot-$(sysroot_key)"; }
-browser() { echo "$cache/browser-$(key "$top/scripts/browser.packages" "$top/scripts/sysroot.pins")"; }
+browser_key() { key "$top/scripts/browser.packages" "$top/scripts/sysroot.pins"; }
+browser() { echo "$cache/browser-$(browser_key)"; }
 linux() { echo "$cache/linux-$(sysroot_key)"; }
 
 # The configuration of a kernel: `debug` is the plain one and more.
@@ -44,10 +45,12 @@ kernel() {
 }
 
 # What the parts of a set-up take: MiB on disk, and minutes on two processors.
-declare -A room=([sysroot]=2600 [browser]=700 [linux]=1900 [kernel-release]=1200 [kernel-debug]=2200)
+declare -A room=([sysroot]=2600 [browser]=700 [linux]=1900
+	[kernel-release]=1200 [kernel-debug]=2200)
 declare -A minutes=([sysroot]=2 [browser]=1 [linux]=1 [kernel-release]=10 [kernel-debug]=16)
-declare -A words=([sysroot]='fetch the tools' [browser]='fetch a browser' [linux]='unpack the kernel source'
-	[kernel-release]='build the release kernel' [kernel-debug]='build the debug kernel')
+declare -A words=([sysroot]='fetch the tools' [browser]='fetch a browser'
+	[linux]='unpack the kernel source' [kernel-release]='build the release kernel'
+	[kernel-debug]='build the debug kernel')
 
 # announce PATH…: says once, before any of these entries is made, what will be done, where,
 # and about how long it takes. A cache that cannot take it is refused here.
@@ -66,11 +69,12 @@ announce() {
 	export SKUA_ANNOUNCED=1
 	usable
 	free=$(df -Pm "$cache" | awk 'NR == 2 { print $4 }')
-	((free >= mib)) || die "the cache $cache lacks room: $free MiB are free, $mib MiB are needed (make prune," \
-		'or another place in SKUA_CACHE)'
+	((free >= mib)) || die "the cache $cache lacks room: $free MiB are free, $mib MiB are needed" \
+		'(make prune, or another place in SKUA_CACHE)'
 	time=$((time * 2 / $(nproc) < 1 ? 1 : time * 2 / $(nproc)))
 	printf 'skua: set-up, once: %s\n' "$(printf ', %s' "${parts[@]}" | cut -c3-)" >&2
-	printf 'skua: about %d minutes and %d.%d GB in %s\n' "$time" $((mib / 1000)) $((mib % 1000 / 100)) "$cache" >&2
+	printf 'skua: about %d minutes and %d.%d GB in %s\n' \
+		"$time" $((mib / 1000)) $((mib % 1000 / 100)) "$cache" >&2
 }
 
 # usable: the cache is a directory that can be written to.

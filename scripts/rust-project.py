@@ -96,8 +96,8 @@ def cargo_crates(metadata, scripts, macros, first):
             "cfg": [f'feature="{name}"' for name in nodes[package["id"]]["features"]]
             + script["cfgs"]
             + ["unix", 'target_os="linux"', 'target_arch="x86_64"', 'target_pointer_width="64"',
-               'target_endian="little"', 'target_env="gnu"', 'target_family="unix"', 'panic="unwind"',
-               "debug_assertions"]
+               'target_endian="little"', 'target_env="gnu"', 'target_family="unix"',
+               'panic="unwind"', "debug_assertions"]
             + (["test"] if package["id"] in members else []),
             "env": env,
             "is_workspace_member": package["id"] in members,

@@ -73,13 +73,13 @@ lies! {
     FenceStays "fence-stays" = 0xffff,
         "completed_fence of each engine in the mask is not written until the adapter is reset.";
     EndLate "end-late" = 500,
-        "An engine that has ended a packet, or saved a state, stands for so many ms before it says so.";
+        "An engine that ended a packet, or saved a state, stands for so many ms before it says so.";
     HeadNever "head-never", "head is not written.";
     HeadOut "head-out" = 0x10_0000, "head is the value.";
     TicksCreep "ticks-creep",
         "No fence, head or state is written; ticks grows by one each 10 ms, work or not.";
     InvalidateOther "invalidate-other" = 0xffff,
-        "INVALIDATE of an address space, but the system's, drops that with the value for its number.";
+        "INVALIDATE of an address space but the system's drops that with the value for its number.";
     InvalidateAckLate "invalidate-ack-late" = 3000, "invalidate_ack comes so many ms late.";
     InvalidateAckNever "invalidate-ack-never", "invalidate_ack is not written.";
     InvalidateAckAhead "invalidate-ack-ahead" = 1000, "invalidate_ack is so much too high.";
@@ -674,9 +674,11 @@ impl Random {
 
 /// What the liar's thread knows in one round.
 struct Told<'a> {
+    /// What all engines share, of which the lies are told.
     hub: &'a Hub,
     /// Whether it is a round of those that come each 100 ms.
     slow: bool,
+    /// The record of the last fault that did happen, for [`Kind::FaultStale`]; none before one has.
     last_fault: Option<Record>,
 }
 

@@ -79,7 +79,8 @@ impl File {
         self.engines[engine.index()][R::ID as usize] = value.bits();
     }
 
-    /// What a register holds.
+    /// The value that is stored of a register. Of those whose value is the state of an engine it is
+    /// not what is read.
     pub fn held(&self, register: Decoded) -> u64 {
         match register {
             Decoded::Device(register) => self.device[register as usize],

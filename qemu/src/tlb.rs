@@ -13,7 +13,7 @@ use crate::memory::Place;
 /// Where a page starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// In memory.
+    /// At this byte of VRAM or of system memory: nothing is left to translate.
     Memory(Place),
     /// In the GART window, at this GPU-physical address: the GART's own translation follows.
     Gart(u64),

@@ -17,7 +17,7 @@
 //! | [`dmem`] | [`dmem::Region`], [`dmem::Charge`]: control groups that limit and protect device memory |
 //! | [`ioctl`] | [`declare_skua_ioctls!`](crate::declare_skua_ioctls): the ioctl table over the local uAPI |
 //! | [`uapi`] | `skua_drm.h` as Rust |
-//! | [`uaccess`] | [`uaccess::UserArray`]: `{stride, count, pointer}` arrays |
+//! | [`user_array`] | [`user_array::UserArray`]: `{stride, count, pointer}` arrays |
 //! | [`irq`] | MSI-X vectors with their handlers, for [`pci`] |
 //! | [`file`] | walking a client's objects |
 //! | [`event`] | [`event::PendingEvent`]: what a client reads from its file |
@@ -90,7 +90,7 @@ mod shim;
 pub(crate) mod shrinker;
 pub(crate) mod syncobj;
 pub(crate) mod trace;
-pub(crate) mod uaccess;
 pub(crate) mod uapi;
+pub(crate) mod user_array;
 pub(crate) mod value_page;
 pub(crate) mod wedged;

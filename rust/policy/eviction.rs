@@ -176,11 +176,11 @@ pub enum Need {
 /// What keeps an object where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// Nothing.
+    /// Nothing: it leaves when its rank's turn comes.
     Nothing,
-    /// A control group, while there is other.
+    /// A control group's `low`: it leaves for [`Need::Needs`] alone, when nothing else is left.
     Low,
-    /// A control group.
+    /// A control group's `min`: it does not leave.
     Min,
     /// Whose turn it is needs it; [`Need::Own`] has it go if it may be elsewhere.
     Turn {
@@ -349,7 +349,7 @@ struct Candidate<O> {
     /// How many were found in the lists before.
     number: usize,
     object: O,
-    /// Its size.
+    /// What it has where room is needed, as [`Facts::bytes`]; not 0.
     bytes: u64,
 }
 
@@ -385,7 +385,7 @@ impl<P: Place> Search<P> {
         }
     }
 
-    /// The next one. `OutOfMemory`.
+    /// The candidate that leaves next, by pass and number; none is left at the end. `OutOfMemory`.
     fn next(&mut self, place: &P) -> Result<Option<Candidate<P::Object>>, P::Error> {
         loop {
             // What comes is of this pass, or of a later one.

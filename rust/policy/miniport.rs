@@ -102,7 +102,7 @@ pub enum PagingOperation<'a> {
     },
     /// `DXGK_OPERATION_VIRTUAL_TRANSFER` between a memory segment and system memory.
     Transfer {
-        /// The memory segment.
+        /// The memory segment's number; the other end is in system memory.
         segment: u32,
         /// Whether the segment is what is read, and system memory what is written.
         out: bool,
@@ -136,7 +136,7 @@ pub enum ContextPage {
 /// What of a paging operation one paging buffer is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass<'a> {
-    /// The operation.
+    /// The whole operation, the same for all of its passes.
     pub operation: PagingOperation<'a>,
     /// Where it goes on (`MultipassOffset`): all zeroes at first, then what [`Built::Full`] says.
     pub from: MultipassOffset,

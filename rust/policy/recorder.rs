@@ -33,7 +33,7 @@ pub(crate) enum Call {
         from: MultipassOffset,
         /// What [`Pass::idle`] was.
         idle: bool,
-        /// What the recorder answered.
+        /// What the core was told by that, and goes by.
         built: Built,
         /// What the paging buffer does, in its order.
         steps: Vec<Step>,

@@ -11,7 +11,7 @@
 //! the end begins at 0, and what is left before the end is padding that the driver fills with
 //! no-operations ([`Slot::pad`]).
 //!
-//! Writing has two steps: [`RingSpace::place`] says where, and [`RingSpace::commit`] moves the tail
+//! Writing has two steps: [`RingSpace::reserve`] says where, [`RingSpace::commit`] moves the tail
 //! when the bytes are written. The head comes from memory that the device writes, so it is believed
 //! only if it lies between the last one and the tail ([`RingSpace::advance`]).
 //!
@@ -23,15 +23,15 @@
 //! use skua_policy::ring_space::RingSpace;
 //!
 //! let mut ring = RingSpace::new(64, 8)?;
-//! let slot = ring.place(32)?;
+//! let slot = ring.reserve(32)?;
 //! assert_eq!((slot.at, slot.pad), (0, 0));
 //! ring.commit(slot)?;
 //! // The engine has read it.
 //! ring.advance(32).expect("between head and tail");
-//! let slot = ring.place(24)?;
+//! let slot = ring.reserve(24)?;
 //! ring.commit(slot)?;
 //! // 8 bytes are left before the end: the next one goes to the start.
-//! let slot = ring.place(16)?;
+//! let slot = ring.reserve(16)?;
 //! assert_eq!((slot.pad_at, slot.pad, slot.at), (56, 8, 0));
 //! # Ok::<(), skua_policy::ring_space::RingError>(())
 //! ```
@@ -79,7 +79,7 @@ pub enum RingError {
     TooLong,
     /// Not now: commands must complete first.
     Full,
-    /// The slot was not placed at the present tail.
+    /// The slot was not reserved at the present tail.
     Stale,
 }
 
@@ -155,12 +155,13 @@ impl RingSpace {
             .min(self.size / 2)
     }
 
-    /// A place for a command of `len` bytes.
+    /// Where a command of `len` bytes goes next. Nothing changes before [`Self::commit`]: what is
+    /// reserved is the caller's until another slot is committed.
     ///
     /// # Errors
     ///
     /// [`RingError::Misaligned`], [`RingError::TooLong`], [`RingError::Full`].
-    pub fn place(&self, len: u32) -> Result<Slot, RingError> {
+    pub fn reserve(&self, len: u32) -> Result<Slot, RingError> {
         if len == 0 || len.checked_rem(self.unit) != Some(0) {
             return Err(RingError::Misaligned);
         }
@@ -187,10 +188,10 @@ impl RingSpace {
     ///
     /// # Errors
     ///
-    /// [`RingError::Stale`]: since [`Self::place`] another slot was committed or the ring was
+    /// [`RingError::Stale`]: since [`Self::reserve`] another slot was committed or the ring was
     /// reset.
     pub fn commit(&mut self, slot: Slot) -> Result<u32, RingError> {
-        if self.place(slot.len) != Ok(slot) {
+        if self.reserve(slot.len) != Ok(slot) {
             return Err(RingError::Stale);
         }
         self.tail = slot.tail;

@@ -84,7 +84,7 @@ macro_rules! number {
         pub struct $name(pub $type);
 
         impl $name {
-            /// The number.
+            /// The number as registers, descriptors and records have it.
             pub const fn get(self) -> $type {
                 self.0
             }

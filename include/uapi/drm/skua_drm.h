@@ -1015,8 +1015,8 @@ struct drm_skua_device_create {
  * struct drm_skua_device_destroy - Argument of DRM_IOCTL_SKUA_DEVICE_DESTROY
  *
  * Destroys all that was made of it: contexts, what was allocated for them
- * (DRM_IOCTL_SKUA_CONTEXT_ALLOC), address spaces and handles of monitored fences, as if the file was
- * closed. Their handles may be given out again. Nothing is resident for it any more.
+ * (DRM_IOCTL_SKUA_CONTEXT_ALLOC), address spaces and handles of monitored fences, as if the file
+ * was closed. Their handles may be given out again. Nothing is resident for it any more.
  *
  * Errors: -ENOENT for @device, also 0; -EINVAL for @pad.
  */

@@ -162,7 +162,8 @@ impl Core {
         written
     }
 
-    /// SET_REGISTER.
+    /// SET_REGISTER: for the packets of the context that is held. Memory has the value when
+    /// [`Self::write_registers`] has written it.
     pub(crate) fn set_register(&mut self, index: u32, value: u64) -> Flow {
         let held = self.progress.held.as_mut();
         // Decoding has checked the index.

@@ -137,7 +137,9 @@ proptest! {
             segment.pages.as_ref().expect("pages").free_block(page).is_some()
         }).collect::<Vec<bool>>();
         let mut would_be = free(&segment);
-        let has_piece = |free: &[bool]| free.split(|free| !free).any(|run| run.len() as u64 >= pages);
+        let has_piece = |free: &[bool]| {
+            free.split(|free| !free).any(|run| run.len() as u64 >= pages)
+        };
         prop_assert_eq!(plan.piece().is_some(), has_piece(&would_be));
         for index in leaving.iter().filter(|_| !there.is_empty()) {
             let range = *index.get(&there);

@@ -236,7 +236,9 @@ proptest! {
                             };
                             if pages == 1 && order == 0 {
                                 let least = list.iter().map(|node| node.order).min();
-                                let is_least = |page: u64| cut(page).map(|node| node.order) == least;
+                                let is_least = |page: u64| {
+                                    cut(page).map(|node| node.order) == least
+                                };
                                 prop_assert!(is_least(range.start.0), "of a larger block");
                                 let free = (0..total).filter(|page| model.pages[*page as usize]);
                                 let mut clean = free.filter(|page| model.zero[*page as usize]);

@@ -116,7 +116,9 @@ proptest! {
                 }
             }
             for list in &model {
-                let is_last = |page: &u64| aperture.find(*page).is_some_and(|at| aperture.is_last(at));
+                let is_last = |page: &u64| {
+                    aperture.find(*page).is_some_and(|at| aperture.is_last(at))
+                };
                 let last: Vec<u64> = list.iter().copied().filter(is_last).collect();
                 prop_assert_eq!(last.first(), list.last());
                 prop_assert_eq!(last.len(), list.len().min(1));

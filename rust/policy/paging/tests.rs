@@ -172,7 +172,12 @@ proptest! {
         let operation = if fill {
             PagingOperation::Fill { segment: VRAM_SEGMENT, blocks: &blocks }
         } else {
-            PagingOperation::Transfer { segment: VRAM_SEGMENT, out: true, cached: true, pieces: &pieces }
+            PagingOperation::Transfer {
+                segment: VRAM_SEGMENT,
+                out: true,
+                cached: true,
+                pieces: &pieces,
+            }
         };
         let passes = passes(&operation, megabytes);
         let most = if fill { FILL_PAGES } else { TRANSFER_PAGES };

@@ -42,7 +42,7 @@ proptest! {
                     let outstanding = (tail - head) as u32;
                     let offset = (tail % u64::from(size)) as u32;
                     let pad = if offset + len > size { size - offset } else { 0 };
-                    match ring.place(len) {
+                    match ring.reserve(len) {
                         Ok(slot) => {
                             prop_assert_eq!(slot.pad, pad);
                             prop_assert_eq!(slot.pad_at, offset);
@@ -52,7 +52,8 @@ proptest! {
                             prop_assert!(len <= ring.longest());
                             prop_assert_eq!(ring.commit(slot), Ok(slot.tail));
                             tail += u64::from(pad + len);
-                            prop_assert_eq!(ring.commit(slot).is_ok(), ring.place(len) == Ok(slot));
+                            let is_next = ring.reserve(len) == Ok(slot);
+                            prop_assert_eq!(ring.commit(slot).is_ok(), is_next);
                         }
                         Err(RingError::Misaligned) => prop_assert_eq!(units, 0),
                         Err(RingError::TooLong) => prop_assert!(len > size / 2),
@@ -107,9 +108,9 @@ fn bad_rings() {
         assert_eq!(RingSpace::new(size, unit), Err(RingError::Invalid));
     }
     let mut largest = RingSpace::new(1 << 31, 8).unwrap();
-    assert_eq!(largest.place(u32::MAX), Err(RingError::Misaligned));
-    assert_eq!(largest.place(!7), Err(RingError::TooLong));
-    let slot = largest.place(1 << 30).unwrap();
+    assert_eq!(largest.reserve(u32::MAX), Err(RingError::Misaligned));
+    assert_eq!(largest.reserve(!7), Err(RingError::TooLong));
+    let slot = largest.reserve(1 << 30).unwrap();
     largest.commit(slot).unwrap();
     assert_eq!(largest.commit(slot), Err(RingError::Stale));
 }

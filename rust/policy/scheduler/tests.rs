@@ -460,7 +460,7 @@ fn what_is_queued_behind_is_served_when_it_has_waited() {
 struct Waiting {
     scheduler: Scheduler,
     now: u64,
-    /// How many do.
+    /// How many contexts wait at each level.
     many: [u32; 4],
     /// Since when nobody of the level was served.
     since: [u64; 4],
@@ -470,7 +470,7 @@ struct Waiting {
     aged: bool,
 }
 
-/// What happens there.
+/// What changes who waits.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Wait(usize),

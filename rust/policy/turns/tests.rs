@@ -146,7 +146,9 @@ proptest! {
 
     /// Each user has one turn in each round, whoever comes again at once.
     #[test]
-    fn users_have_one_turn_in_each_round(threads in prop::collection::vec((0..5_usize, 0..3_usize), 2..40)) {
+    fn users_have_one_turn_in_each_round(
+        threads in prop::collection::vec((0..5_usize, 0..3_usize), 2..40),
+    ) {
         let mut hall = Hall::new();
         for (user, client) in threads {
             hall.enter(user, 10 * user + client);

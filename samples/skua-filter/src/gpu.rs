@@ -209,15 +209,19 @@ struct Busy {
     point: u64,
 }
 
+/// One run of a plan, with all that the GPU needs for it.
 struct Run<'a> {
     /// What is to be done.
     plan: &'a Plan,
+    /// Copies from the slots' input to VRAM.
     uploads: Queue,
+    /// Dispatches of the programs, each behind its upload.
     computes: Queue,
+    /// Copies of results from VRAM to the slots' output.
     downloads: Queue,
     /// Makes buffers resident.
     paging: PagingQueue,
-    /// Used in turn.
+    /// What bands under way use, one after the other.
     slots: Vec<Slot>,
     /// Those of a copy follow each other, in the order of the bands.
     buffers: Vec<Buffers>,

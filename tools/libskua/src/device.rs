@@ -49,7 +49,7 @@ pub(crate) struct File {
 /// The GEM handles of a file that are in use.
 #[derive(Debug, Default)]
 struct Handles {
-    /// By their numbers.
+    /// Who uses each handle, by its number; also one that is being closed.
     users: HashMap<u32, Users>,
     /// Ends that were begun so far: the number of the last.
     ends: u64,

@@ -331,8 +331,8 @@ impl Reader {
     }
 
     /// What is left at the document's end, where all is told that the plan promised.
-    pub fn rest(self) -> Rest {
-        Rest {
+    pub fn finish(self) -> Remainder {
+        Remainder {
             broken: self.broken_plan(),
             unclosed: self.open.into_iter().map(|(_, test)| test).collect(),
             words: self.words,
@@ -345,7 +345,7 @@ impl Reader {
 
 /// What a document's lines left behind.
 #[derive(Debug)]
-pub struct Rest {
+pub struct Remainder {
     /// The innermost open plan was not kept: how.
     pub broken: Option<String>,
     /// Tests inside one that never reported.
@@ -473,7 +473,7 @@ mod tests {
         for line in ["1..2", "    ok 1 a", "# begin b", "# then it died"] {
             assert!(reader.line(line, 0).1.is_empty());
         }
-        let rest = reader.rest();
+        let rest = reader.finish();
         assert_eq!(names(&rest.unclosed), [("a", Verdict::Pass)]);
         assert_eq!(rest.words, ["then it died"]);
         assert_eq!(rest.running.as_deref(), Some("b"));

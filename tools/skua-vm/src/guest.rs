@@ -318,7 +318,7 @@ impl<'a> Follower<'a> {
                 if let Some((_, came)) = &mut self.plan {
                     *came += 1;
                 }
-                let rest = self.program.take().map(|program| program.reader.rest());
+                let rest = self.program.take().map(|program| program.reader.finish());
                 let finished = outermost(name, verdict, note, rest, tag);
                 self.result(body, tag, finished);
             }
@@ -428,7 +428,7 @@ impl<'a> Follower<'a> {
             self.boot.broken.push(words);
             return;
         };
-        let rest = program.reader.rest();
+        let rest = program.reader.finish();
         let name = match rest.running {
             Some(test) => format!("{}.{test}", program.name),
             None => program.name.clone(),
@@ -459,7 +459,7 @@ fn outermost(
     name: &str,
     mut verdict: Verdict,
     note: Option<&str>,
-    rest: Option<ktap::Rest>,
+    rest: Option<ktap::Remainder>,
     tag: u64,
 ) -> Vec<Finished> {
     let mut output = Vec::new();

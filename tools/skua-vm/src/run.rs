@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// The file name that the results are named after; the image's own without it.
     #[arg(long)]
     name: Option<PathBuf>,
-    /// The filter.
+    /// The filter, one of those that `skua-filter --list` shows; edge without it.
     #[arg(long)]
     filter: Option<String>,
     /// The radius of a blur, in pixels.

@@ -144,7 +144,7 @@ pub struct CreatedAllocations {
 /// What [`Process::create_paging_queue`] creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreatedPagingQueue {
-    /// The queue.
+    /// The paging queue (`hPagingQueue`), for [`Process::make_resident`].
     pub queue: Handle,
     /// The paging fence (`hSyncObject`), for [`Process::fence`] and waits.
     pub fence: Handle,

@@ -51,7 +51,7 @@
 //! Watch::watchdogs
 //! Engine::state                  spin locks, from here on
 //! Destroyer::queues
-//! Context::pending, Vm::binds, Vm::gone, Slots, Lines
+//! Context::pending, Vm::binds, Vm::gone, Slots, MoveContexts
 //! Bind::end
 //! Submission::fence, promises, Transfer, Move::fence, Destruction::given_up, Gpu::paging, alarms,
 //! discarder, shrinker, last_clear, vram_region, Clearer, Sites, Evicted, Moves, Herald's,
@@ -134,7 +134,7 @@ use crate::{
             self,
             Window, //
         },
-        lines::Lines,
+        move_contexts::MoveContexts,
         moves::Moves,
         offer::Discarder,
         paging_in::Pager,
@@ -310,7 +310,7 @@ pub(crate) struct Gpu {
     movers: Slots<Mover, Context>,
     /// Such lines that are for one move each.
     #[pin]
-    pub(crate) lines: Lines,
+    pub(crate) move_contexts: MoveContexts,
     /// Clients' contexts, by their places in the table of descriptors. A place holds a reference
     /// until userspace destroys the context, and is taken until that is freed.
     #[pin]
@@ -506,7 +506,7 @@ impl Gpu {
             engines,
             paging <- new_spinlock!(None),
             movers <- movers,
-            lines <- Lines::new(),
+            move_contexts <- MoveContexts::new(),
             contexts <- contexts,
             vms <- vms,
             evictable <- pin_init::pin_init_array_from_fn(|_| Lru::new()),

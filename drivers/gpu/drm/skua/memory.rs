@@ -21,7 +21,7 @@
 //! | who counts and keeps it | [`claims`], [`device`] (a client's devices and their budgets), [`save_areas`] |
 //! | the segments | [`vram`], [`gart`] (the aperture segment), [`host_aperture`] (the CPU's window on VRAM) |
 //! | where the GPU finds it | [`vm`] (what is mapped, and binds), [`installed`] (who leads to it), [`page_table`] |
-//! | how it moves | [`relocation`] (until the fence is published), [`moves`] (after that), [`lines`] (what a move waits in alone) |
+//! | how it moves | [`relocation`] (until the fence is published), [`moves`] (after that), [`move_contexts`] (for what waits alone) |
 //! | who has it move | [`eviction`], [`paging_in`], [`residency`], [`pending_residency`] (what waits for an unlock), [`lock`], [`offer`] |
 //! | how it ends | [`destruction`], [`clearer`] |
 
@@ -36,8 +36,8 @@ pub(crate) mod eviction;
 pub(crate) mod gart;
 pub(crate) mod host_aperture;
 pub(crate) mod installed;
-pub(crate) mod lines;
 pub(crate) mod lock;
+pub(crate) mod move_contexts;
 pub(crate) mod moves;
 pub(crate) mod offer;
 pub(crate) mod page_table;

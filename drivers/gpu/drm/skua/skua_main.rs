@@ -142,7 +142,7 @@ module! {
         },
         system_limit_mb: u32 {
             default: 0,
-            description: "MiB of system memory that buffer objects may have (0: half of the machine's)",
+            description: "MiB of system memory for buffer objects (0: half of the machine's)",
         },
         tdr_ddi_delay_ms: u32 {
             default: 5000,
@@ -154,7 +154,7 @@ module! {
         },
         tdr_limit_count: u32 {
             default: 5,
-            description: "Adapter resets within tdr_limit_time before the device is given up (at most 16)",
+            description: "Adapter resets in tdr_limit_time that are borne, at most 16",
         },
         tdr_limit_time: u32 {
             default: 60,

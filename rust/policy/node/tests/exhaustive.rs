@@ -9,7 +9,7 @@
 use super::*;
 use std::collections::{BTreeMap, HashSet};
 
-/// What can happen.
+/// What driver and engine can do to a node.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     /// The driver starts the next packet of this queue.

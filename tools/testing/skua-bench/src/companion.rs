@@ -32,7 +32,7 @@ struct Wishes {
     gate: AtomicU64,
     /// Leave the CPU until unparked.
     idle: AtomicBool,
-    /// End.
+    /// End the thread.
     stop: AtomicBool,
 }
 

@@ -300,7 +300,10 @@ fn overlap(record: &Record, report: &mut Report) -> Result<()> {
     let ticks = |busy: &[Busy<'_>]| length(busy.iter().map(|busy| busy.ticks));
     let hidden = common(&work, &moves);
     let detail = json!({
-        "hidden": hidden, "moves": ticks(&moves), "work": ticks(&work), "clock": within.1 - within.0,
+        "hidden": hidden,
+        "moves": ticks(&moves),
+        "work": ticks(&work),
+        "clock": within.1 - within.0,
     });
     ensure!(!moves.is_empty(), "nothing was moved");
     // CAST: far below 2^53.

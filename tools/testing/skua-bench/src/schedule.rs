@@ -480,7 +480,7 @@ fn fairness(rig: &Rig, report: &mut Report) -> Result<()> {
 pub(crate) struct Contender {
     context: Context,
     commands: CommandBuffer,
-    /// Of a packet.
+    /// Ticks of the engine that a packet takes.
     ticks: u64,
 }
 

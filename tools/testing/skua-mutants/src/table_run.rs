@@ -86,11 +86,15 @@ pub fn run(options: &Options) -> Result<bool> {
 
 /// What came of the mutants so far.
 struct Tally {
+    /// The document that they are told in, one result each.
     report: Writer<io::Stdout>,
-    /// Of how many.
+    /// Mutants that were chosen.
     all: usize,
+    /// Those of them that a test has failed with.
     killed: u32,
+    /// Those that no test has failed with, or that could not be tried.
     others: u32,
+    /// Those that are for another kernel.
     skipped: u32,
 }
 
@@ -157,6 +161,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Where mutants are tried, one at a time.
 struct Bench<'a> {
+    /// What the user has asked for.
     options: &'a Options,
     /// Where the change is made.
     scratch: Scratch,

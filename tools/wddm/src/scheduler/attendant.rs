@@ -260,11 +260,11 @@ impl Scheduler {
             self.adapter().read_events();
             self.tell_trim();
             let again = self.reflect();
-            let Some(mut state) = self.state_for_look() else {
+            let Some(mut state) = self.state_to_poll() else {
                 pause = Some(BUSY);
                 continue;
             };
-            let done = self.look(&mut state);
+            let done = self.poll(&mut state);
             pause = (again || state.errands.again).then_some(RETRY);
             let stopping = state.errands.stopping;
             drop(state);
@@ -311,7 +311,7 @@ impl Scheduler {
     /// The state, or `None` if it is to be tried again. While a submission waits for room with it
     /// locked, what makes that room may be a value that is written where the GPU sees it, or
     /// somebody who is told to trim.
-    fn state_for_look(&self) -> Option<MutexGuard<'_, State>> {
+    fn state_to_poll(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
             Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
@@ -320,7 +320,7 @@ impl Scheduler {
     }
 
     /// Looks at everything else once: returns what can be given back.
-    fn look(&self, state: &mut State) -> Vec<Arc<Memory>> {
+    fn poll(&self, state: &mut State) -> Vec<Arc<Memory>> {
         state.errands.again = false;
         let kick = self.kick.as_fd();
         let is_over = state.errands.stopping || self.tables.is_lost();
@@ -380,7 +380,7 @@ impl Scheduler {
             let _ = thread.join();
         }
         let mut state = lock(&self.state);
-        let done = self.look(&mut state);
+        let done = self.poll(&mut state);
         drop(state);
         let mirrors = std::mem::take(&mut *lock(&self.mirrors));
         drop((done, mirrors));

@@ -125,7 +125,7 @@ pub(crate) trait Holder: Target + Sized + 'static {
     /// `request` is not done any more.
     fn cancelled(&self, request: &Self::Request);
 
-    /// What `request` signals.
+    /// What `request` is to signal when it has ended, done or not.
     fn signals(request: &mut Self::Request) -> &mut Signals;
 
     /// A request, held or not, has ended with `result`; what becomes of the values that it was to

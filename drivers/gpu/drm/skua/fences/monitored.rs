@@ -489,9 +489,9 @@ type OwnerKey = (u64, usize, bool, u64);
 /// An entry of [`Owners`], until it is dropped: a handle, or an eventfd that waits, which does so
 /// without the handle that it was given for.
 pub(crate) struct Owner {
-    /// Where it is entered.
+    /// The device's table, which has the entry for as long as this exists.
     owners: Arc<Owners>,
-    /// Under which key.
+    /// The entry's key there, which no other entry has.
     key: OwnerKey,
 }
 

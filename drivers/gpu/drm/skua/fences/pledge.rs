@@ -55,7 +55,8 @@ use kernel::{
 struct State {
     /// What is signalled when the fence is, or withdrawn if it fails.
     promises: Few<Promise>,
-    /// What is waited for.
+    /// The fence that keeps the promises by signalling; none before [`Publisher::publish`], and
+    /// once the worker has run.
     fence: Option<Fence>,
     /// Until the worker has it.
     callback: Option<PendingCallback<Told>>,

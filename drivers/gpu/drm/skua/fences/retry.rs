@@ -63,7 +63,7 @@ fn key_of<T: Holder>(holder: &T) -> Key {
 
 /// A holder whose first item was refused.
 struct Waiting {
-    /// Whom to wake.
+    /// Woken when the attempt is due, by [`Target::wake`].
     holder: Arc<dyn Target>,
     /// When the next attempt is due.
     due: Instant<Monotonic>,
@@ -145,7 +145,7 @@ impl Retries {
     pub(crate) fn stop(&self) {
         let alarm = self.state.lock().alarm.take();
         drop(alarm);
-        self.look(true);
+        self.wake_due(true);
     }
 
     /// Has `holder` woken in `pause`: it was refused in an attempt that began at `tried`. `ENODEV`
@@ -226,7 +226,7 @@ impl Retries {
     }
 
     /// Wakes those that are due, or all.
-    fn look(&self, all: bool) {
+    fn wake_due(&self, all: bool) {
         let now = Instant::now();
         // Who comes meanwhile sets the alarm.
         self.state.lock().next = None;
@@ -266,7 +266,7 @@ struct Look {
 
 impl AlarmHandler for Look {
     fn run(&self) -> Option<Jiffies> {
-        self.dev.retries.look(false);
+        self.dev.retries.wake_due(false);
         None
     }
 }

@@ -23,22 +23,22 @@ use kernel::sync::{
 pub(crate) struct Watching(Atomic<u32>);
 
 impl Watching {
-    /// It is neither.
+    /// Of an alarm that is not set.
     pub(super) fn new() -> Self {
         Self(Atomic::new(0))
     }
 
-    /// It is to be. Whether the caller has to set it.
+    /// Somebody wants the alarm. Returns whether it is the caller who has to set it.
     fn begin(&self) -> bool {
         self.0.load(Relaxed) == 0 && self.go_on()
     }
 
-    /// It runs, and stops then, unless somebody has it begin again.
+    /// The alarm runs, and is not set again, unless somebody wants it meanwhile.
     pub(crate) fn end(&self) {
         self.0.store(0, Release);
     }
 
-    /// It is to go on. Whether nobody else has seen to that meanwhile.
+    /// The alarm is to be set again. Returns whether nobody else has seen to that meanwhile.
     pub(crate) fn go_on(&self) -> bool {
         self.0.xchg(1, Full) == 0
     }

@@ -156,7 +156,7 @@ impl Gpu {
         };
         paging.into_iter().for_each(close);
         dev.movers.for_each(close);
-        dev.lines.for_each(close);
+        dev.move_contexts.for_each(close);
         dev.contexts.for_each(close);
         dev.vms.for_each(|vm| {
             vm.end(ENODEV);

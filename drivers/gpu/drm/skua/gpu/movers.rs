@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The driver's own lines of work: contexts of the engine for paging, one for what waits for
-//! nothing, one for each who may have moves wait ([`Mover`]), and [one](crate::memory::lines) for
-//! each move of what nobody has.
+//! nothing, one for each who may have moves wait ([`Mover`]), and one for each move of what nobody
+//! has ([`move_contexts`](crate::memory::move_contexts)).
 //!
 //! Lock: `paging` of the [`Gpu`], a spin lock; `movers` of it has that of [`Slots`](crate::slots).
 
@@ -28,7 +28,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// A line of the driver's own for moves that wait, which are done in order.
+/// A context of the driver's own for moves that wait, which are done in order.
 #[derive(Clone, Copy)]
 pub(crate) enum Mover {
     /// For what runs in an address space.
@@ -88,12 +88,12 @@ impl Gpu {
     pub(crate) fn for_each_own(&self, mut f: impl FnMut(&Arc<Context>)) {
         let mut with = |context: Arc<Context>| {
             f(&context);
-            // The last reference if the device is being lost, or the move in its line is over.
+            // The last reference if the device is being lost, or the move that has it is over.
             self.reapers.contexts.bury(context);
         };
         self.paging().into_iter().for_each(&mut with);
         self.movers.for_each(&mut with);
-        self.lines.for_each(with);
+        self.move_contexts.for_each(with);
     }
 
     /// Whose line it is is gone, and nothing more comes into it.

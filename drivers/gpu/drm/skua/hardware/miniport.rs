@@ -463,7 +463,7 @@ fn emit(shared: &Shared, node: EngineIndex, space: &mut RingSpace, command: &Com
     let encoded = command.encode();
     let words = encoded.words();
     let slot = space
-        .place(u32::try_from(words.len() * 4)?)
+        .reserve(u32::try_from(words.len() * 4)?)
         .map_err(|_| EIO)?;
     if slot.pad > 0 {
         let nop = Command::Nop {

@@ -155,7 +155,7 @@ impl From<Refusal<Error>> for Error {
     }
 }
 
-/// The words of `bytes` bytes.
+/// How many 64-bit words `bytes` bytes are, a multiple of 8.
 const fn words(bytes: u64) -> usize {
     // CAST: all areas are small.
     (bytes / 8) as usize

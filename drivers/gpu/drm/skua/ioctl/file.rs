@@ -61,7 +61,7 @@ use kernel::{
     }, //
 };
 
-/// Handles of one kind: place `n` is handle `n + 1`, and empty if that is free.
+/// Handles of one kind: entry `n` is handle `n + 1`, and empty if that is free.
 pub(crate) struct Handles<T>(KVVec<Option<Arc<T>>>);
 
 impl<T> Handles<T> {
@@ -74,29 +74,30 @@ impl<T> Handles<T> {
         let free = self.0.iter().position(Option::is_none);
         let index = free.unwrap_or(self.0.len());
         match self.0.get_mut(index) {
-            Some(place) => *place = Some(object),
+            Some(entry) => *entry = Some(object),
             None => self.0.push(Some(object), client_flags())?,
         }
         u32::try_from(index)?.checked_add(1).ok_or(EOVERFLOW)
     }
 
-    fn place(&mut self, handle: u32) -> Result<&mut Option<Arc<T>>> {
+    /// The entry of `handle`, which may be free. `ENOENT` if the table is not that long.
+    fn entry(&mut self, handle: u32) -> Result<&mut Option<Arc<T>>> {
         let index = handle.checked_sub(1).ok_or(ENOENT)?;
         self.0.get_mut(usize::try_from(index)?).ok_or(ENOENT)
     }
 
     /// What `handle` names. `ENOENT`.
     pub(crate) fn get(&mut self, handle: u32) -> Result<Arc<T>> {
-        self.place(handle)?.clone().ok_or(ENOENT)
+        self.entry(handle)?.clone().ok_or(ENOENT)
     }
 
     /// Frees `handle`, as an ioctl with `pad` asks for it. `ENOENT`; `EINVAL` if that is not 0.
     pub(crate) fn remove(&mut self, handle: u32, pad: u32) -> Result<Arc<T>> {
-        let place = self.place(handle)?;
-        if place.is_some() && pad != 0 {
+        let entry = self.entry(handle)?;
+        if entry.is_some() && pad != 0 {
             return Err(EINVAL);
         }
-        place.take().ok_or(ENOENT)
+        entry.take().ok_or(ENOENT)
     }
 
     /// The objects that have a handle, by handle.
@@ -225,13 +226,13 @@ pub(crate) fn remove_one<T>(
     goes: impl Fn(&Arc<T>) -> bool,
 ) -> Option<Arc<T>> {
     let mut handles = handles.lock();
-    let mut places = handles.0.iter_mut();
-    places.find_map(|place| place.take_if(|object| goes(object)))
+    let mut entries = handles.0.iter_mut();
+    entries.find_map(|entry| entry.take_if(|object| goes(object)))
 }
 
 /// The bound data that ioctls get.
 pub(crate) type Data<'a> = crate::gpu::RegistrationData<'a>;
-/// The registered device.
+/// The device as ioctls get it: it stays registered until they return.
 pub(crate) type Device = SkuaDevice<drm::Registered>;
 
 impl File {

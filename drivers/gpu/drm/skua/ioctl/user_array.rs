@@ -4,8 +4,8 @@
 //! size since the first version.
 
 use crate::ext::{
-    uaccess::UserArray,
-    uapi, //
+    uapi,
+    user_array::UserArray, //
 };
 use kernel::prelude::*;
 

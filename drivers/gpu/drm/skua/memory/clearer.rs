@@ -119,7 +119,7 @@ impl Clearer {
         let queue = OwnedQueue::new(c"skua-clears", Order::Ordered, Nice::Normal)?;
         let alarm = Alarm::new(Arc::new(queue, GFP_KERNEL)?, Clears { dev: dev.into() })?;
         *dev.clearer.alarm.lock() = Some(alarm);
-        dev.clearer.look();
+        dev.clearer.kick();
         Ok(())
     }
 
@@ -129,9 +129,9 @@ impl Clearer {
         drop(alarm);
     }
 
-    /// Memory may be dirty, or the engine idle: looks whether there is something to do. Any
-    /// context.
-    pub(crate) fn look(&self) {
+    /// Memory may be dirty, or the engine idle: has the worker look whether there is something to
+    /// do. Any context.
+    pub(crate) fn kick(&self) {
         if let Some(alarm) = &*self.alarm.lock() {
             alarm.kick();
         }
@@ -145,7 +145,7 @@ impl Clearer {
     /// Goes on, if that is what it has waited for. Any context.
     pub(crate) fn engine_is_idle(&self) {
         if self.is_waiting.xchg(0, Full) != 0 {
-            self.look();
+            self.kick();
         }
     }
 
@@ -229,7 +229,7 @@ impl Drop for Pause<'_> {
         let is_last = state.pauses == 0;
         drop(state);
         if is_last {
-            self.0.clearer.look();
+            self.0.clearer.kick();
         }
     }
 }
@@ -302,7 +302,7 @@ impl Drop for FreeBlocks {
         }
         self.dev.clearer.end();
         if self.is_over.load(Relaxed) {
-            self.dev.clearer.look();
+            self.dev.clearer.kick();
         }
     }
 }

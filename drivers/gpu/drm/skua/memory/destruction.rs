@@ -126,7 +126,7 @@ use kernel::{
 /// An object whose handle is gone.
 #[pin_data]
 pub(crate) struct Destruction {
-    /// The device that it is of.
+    /// The object's device, whose TLBs are flushed before its memory goes.
     dev: ARef<SkuaDevice>,
     /// The object, of which nothing but this knows when all has been given up.
     bo: BoRef,

@@ -88,10 +88,11 @@ pub(crate) type Notice = PendingEvent<SkuaDriver, drm_skua_event_trim>;
 /// What an explicit device has of VRAM, for others' budgets.
 #[pin_data]
 struct Account {
-    /// What is resident for it.
+    /// Objects that MAKE_RESIDENT has made resident for it, by how often.
     #[pin]
     residents: Claims,
-    /// Taken when it is sent.
+    /// The notice that it may still be sent: none before [`ClientDevice::set_notice`], and from
+    /// when it was sent.
     #[pin]
     notice: SpinLock<Option<Notice>>,
 }
@@ -171,7 +172,7 @@ impl ClientDevice {
         self.id
     }
 
-    /// What is resident for it.
+    /// Objects that MAKE_RESIDENT has made resident for it; closed from its end on.
     pub(crate) fn residents(&self) -> &Claims {
         &self.account.residents
     }

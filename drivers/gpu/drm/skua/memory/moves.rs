@@ -30,7 +30,7 @@ use crate::{
             ContextUse,
             Memory, //
         },
-        lines::Line,
+        move_contexts::MoveContext,
         save_areas,
         vm::{
             for_each_user,
@@ -104,10 +104,10 @@ pub(crate) struct Move {
     keeps: bool,
     /// Whether it was copied.
     is_copied: bool,
-    /// The address space in whose line it waits, which keeps that.
+    /// The address space for which the context is that it waits in: that is there as long as this.
     _user: Option<Arc<Vm>>,
-    /// The line in which nothing else waits, if that is where it does.
-    _line: Option<Line>,
+    /// The context in which nothing else waits, if that is where it does.
+    _alone: Option<MoveContext>,
     /// Whether it counts as [withdrawn](Counts::withdrawn).
     is_counted: Atomic<bool>,
     /// Nothing leads to the old memory any more.
@@ -272,9 +272,9 @@ impl Reapable for Move {
 
 /// What becomes of the content of an object that moves.
 pub(crate) enum Content {
-    /// It is copied.
+    /// An engine copies it between VRAM and system memory.
     Copied {
-        /// From where to where.
+        /// The bytes of both, in pieces that are contiguous in either.
         plan: TransferPlan<KernelHeap>,
         /// Whether it is from VRAM, or else to it.
         out: bool,
@@ -374,7 +374,7 @@ impl Transfer {
         }
     }
 
-    /// The line that its fence is of.
+    /// The fence context of the move's fence, and of no other.
     pub(crate) fn line(&self) -> &FenceContext {
         &self.line
     }
@@ -429,7 +429,8 @@ impl Transfer {
 
 impl Move {
     /// Of `bo`, from `old` memory to `new`, or to nowhere; `is_copied` as [`Content::Copied`],
-    /// `keeps` the old as a [`CleanCopy`](super::clean_copy::CleanCopy). `ENOMEM`.
+    /// `keeps` the old as a [`CleanCopy`](super::clean_copy::CleanCopy). It waits in the context
+    /// `alone`, which it keeps, or in one that `user` keeps. `ENOMEM`.
     pub(crate) fn new(
         dev: &SkuaDevice,
         bo: &BoRef,
@@ -437,7 +438,7 @@ impl Move {
         is_copied: bool,
         keeps: bool,
         user: Option<Arc<Vm>>,
-        line: Option<Line>,
+        alone: Option<MoveContext>,
     ) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -448,7 +449,7 @@ impl Move {
                 keeps,
                 is_copied,
                 _user: user,
-                _line: line,
+                _alone: alone,
                 is_counted: Atomic::new(false),
                 is_done: Atomic::new(false),
                 generation: Atomic::new(0),

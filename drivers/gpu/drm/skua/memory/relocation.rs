@@ -26,9 +26,9 @@
 //! work of devices with explicit residency for which the object is not resident, or not yet
 //! ([`ClientDevice::has_evicted`]): it goes on beside the move, and finds no way to the object.
 //!
-//! A move that waits for work waits in a line of the driver's own for whose work that is
-//! ([`Mover`]), or in one of its own if no address space has it ([`Line`]): what one client has
-//! queued delays no other's clears and moves. What it waits for may fail: then it is over, too.
+//! A move that waits for work waits in a context of the driver's own for whose work that is
+//! ([`Mover`]), or in one of its own if no address space has it ([`MoveContext`]): what one client
+//! has queued delays no other's clears and moves. What it waits for may fail: then it is over, too.
 //!
 //! The [context allocation](super::save_areas) that an engine saves to moves when its context has
 //! nothing queued, and the engine has left it. Others of the address space do not use it: it waits
@@ -67,7 +67,7 @@ use crate::{
         clean_copy::CleanCopy,
         device::ClientDevice,
         evicted,
-        lines::Line,
+        move_contexts::MoveContext,
         moves::{
             Content,
             Move,
@@ -104,7 +104,7 @@ use kernel::{
 };
 
 /// Where `memory` is, in the policy's terms; nowhere if there is none.
-fn place(memory: Option<&Memory>) -> Place {
+fn place_of(memory: Option<&Memory>) -> Place {
     match memory {
         Some(Memory::Vram(_)) => Place::Vram,
         Some(Memory::System(_)) => Place::System,
@@ -223,7 +223,7 @@ impl Locked {
 
 /// A move that can be made.
 struct Plan {
-    /// Where the object is.
+    /// The memory that the object has now, and would leave.
     old: Memory,
     /// What becomes of its content.
     way: Way,
@@ -265,8 +265,8 @@ fn plan(
     let pages = old.system().or(copy.map(|(_, memory)| memory));
     let new_pages = to.and_then(Memory::system);
     let facts = Facts {
-        from: place(Some(&old)),
-        to: place(to),
+        from: place_of(Some(&old)),
+        to: place_of(to),
         has_copy: copy.is_some(),
         is_lost,
         same_pages: pages
@@ -429,7 +429,7 @@ pub(crate) fn relocate(
     let saver = saver_of(dev, bo);
     let waits = waits(dev, bo, &mut locked, &planned, saver)?;
     let Plan { old, way, .. } = planned;
-    let (from, to) = (place(Some(&old)), place(memory.as_ref()));
+    let (from, to) = (place_of(Some(&old)), place_of(memory.as_ref()));
     let is_out = |memory: &Memory| is_unreached(bo, memory);
     let mut nodes = KVVec::new();
     if bo.needs_vram() && memory.as_ref().is_none_or(is_out) {
@@ -454,7 +454,7 @@ pub(crate) fn relocate(
         // It delays nobody.
         _ if is_own && !often => paging,
         Some(mover) => Gpu::mover(dev, mover)?,
-        None => alone.insert(Line::new(dev)?).context().clone(),
+        None => alone.insert(MoveContext::new(dev)?).context().clone(),
     };
     let content = match (way, &old, &memory) {
         (Way::Copied, Memory::Vram(range), Some(other)) => {

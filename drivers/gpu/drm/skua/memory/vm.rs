@@ -282,7 +282,7 @@ impl Vm {
         self.reached.asid
     }
 
-    /// The client's device that it is of.
+    /// The device that says what has to be resident for its work, and whose failure ends that.
     pub(crate) fn device(&self) -> &Arc<ClientDevice> {
         self.evicted.device()
     }
@@ -448,7 +448,7 @@ impl VmUse {
         Ok(Self(vm.clone()))
     }
 
-    /// The address space.
+    /// The address space; also one whose handle is gone, with all that is bound in it.
     pub(crate) fn vm(&self) -> &Arc<Vm> {
         &self.0
     }

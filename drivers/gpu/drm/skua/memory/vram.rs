@@ -433,7 +433,7 @@ impl Drop for VramRange {
             tell_use(&self.dev, &vram);
             self.dev.vram_ranges.fetch_sub(1, Full);
         }
-        self.dev.clearer.look();
+        self.dev.clearer.kick();
         self.held.give_back(bytes);
     }
 }

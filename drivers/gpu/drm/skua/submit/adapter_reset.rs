@@ -86,7 +86,7 @@ pub(crate) struct Limits {
     pub(crate) within_s: u32,
 }
 
-/// The adapter's resets.
+/// How often the adapter was reset and may be again, and whether it is to be: one of each device.
 #[pin_data]
 pub(crate) struct Resets {
     /// How many there have been lately, and whether one more is borne.

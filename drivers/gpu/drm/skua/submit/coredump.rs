@@ -64,7 +64,7 @@ pub(crate) enum Failure<'a> {
     Work(EngineIndex, &'a Cause),
     /// The device is to be reset, whoever did it.
     Adapter,
-    /// The device is lost.
+    /// The device is given up.
     Lost,
 }
 
@@ -144,8 +144,8 @@ impl Coredump {
         match cause {
             Cause::Fault(record) => writeln!(
                 self,
-                "failure: fault engine {index} context {} fence {} reason {:?} access {:?} space {:?} \
-                 address {:#x} command {:#x} pc {:#x} detail {:#x}",
+                "failure: fault engine {index} context {} fence {} reason {:?} access {:?} \
+                 space {:?} address {:#x} command {:#x} pc {:#x} detail {:#x}",
                 record.context_id,
                 record.fence,
                 record.reason,

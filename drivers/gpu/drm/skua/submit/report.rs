@@ -110,7 +110,8 @@ pub(crate) fn contexts(dev: &SkuaDevice, out: &mut impl Write) -> Result {
         };
         let line = writeln!(
             out,
-            "context {}: engine {} vm {} status {} ended {} ticks {} priority {}/{} queued {} held {}",
+            "context {}: engine {} vm {} status {} ended {} ticks {} priority {}/{} \
+             queued {} held {}",
             context.id(),
             context.engine(),
             context.vm().map_or(Asid::SYSTEM, |vm| vm.asid()),

@@ -6,7 +6,7 @@ use super::*;
 
 /// A move that is under way.
 pub(super) struct Moving {
-    /// Of which object.
+    /// The number of the object that moves.
     pub(super) number: u64,
     /// Where it is until then.
     pub(super) old: Site,

@@ -25,7 +25,7 @@ use crate::{
     memory::{
         bo::{
             location::{
-                place,
+                assign,
                 system_pages, //
             },
             part_of,
@@ -170,9 +170,9 @@ fn create_in_vram(
     if dirty.as_slice().is_empty() {
         range.set_cleared(dev.vram_generation.load(Relaxed));
         dev.counters.clean_creations.fetch_add(1, Relaxed);
-        place(&bo, &mut reserved, Placement::Device(range.into()))?;
+        assign(&bo, &mut reserved, Placement::Device(range.into()))?;
     } else {
-        place(&bo, &mut reserved, Placement::Device(range.clone().into()))?;
+        assign(&bo, &mut reserved, Placement::Device(range.clone().into()))?;
         let mut room = reserved.reserve(1)?;
         dev.paging()?.clear(&range, dirty, |fence| {
             crate::warn_on_once!(room.add(fence, Usage::Kernel).is_err());
@@ -240,7 +240,7 @@ impl Paged {
             _ => SystemSite::Direct(memory.clone()),
         };
         let mut reserved = resv::lock(&**bo)?;
-        place(
+        assign(
             bo,
             &mut reserved,
             Placement::System(self.pages.clone(), site),

@@ -229,7 +229,11 @@ pub(crate) fn memory_of(placement: &gem::PlacementOf<BoData>) -> Option<Memory> 
 }
 
 /// Says where the memory of `bo` is from now on, which has none yet.
-pub(super) fn place(bo: &Bo, reserved: &mut Reserved<'_>, new: gem::PlacementOf<BoData>) -> Result {
+pub(super) fn assign(
+    bo: &Bo,
+    reserved: &mut Reserved<'_>,
+    new: gem::PlacementOf<BoData>,
+) -> Result {
     if let Some(memory) = memory_of(&new) {
         // There was none.
         drop(bo.sites.set_memory(memory));

@@ -31,7 +31,7 @@ use crate::{
         bo::{
             is_settled,
             location::{
-                place,
+                assign,
                 system_pages, //
             },
             ranks,
@@ -138,7 +138,7 @@ pub(crate) fn wake(bo: &Bo, reserved: &mut Reserved<'_>) -> Result {
     // Others would say that the device is lost, or that somebody else has them for a moment.
     let known = |error| if error == EIO { EIO } else { ENOMEM };
     let (pages, memory) = system_pages(dev, parent, bo, share).map_err(known)?;
-    place(
+    assign(
         bo,
         reserved,
         Placement::System(pages, SystemSite::Direct(memory)),

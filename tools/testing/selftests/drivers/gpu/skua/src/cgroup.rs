@@ -105,7 +105,9 @@ pub struct DmemTree(PathBuf);
 /// A group of such a tree, which processes can be in.
 #[derive(Clone, Debug)]
 pub struct DmemGroup {
+    /// Its directory, in [`ROOT`] or below.
     directory: PathBuf,
+    /// The region of which its files are read and written, `drm/<address>/vram0`.
     region: String,
 }
 

@@ -48,7 +48,7 @@ pub struct Client {
     file: File,
     /// What QUERY told when it was opened.
     pub device: drm_skua_device_info,
-    /// By index.
+    /// What QUERY told of each engine, by the engine's index.
     pub engines: Vec<drm_skua_engine_info>,
 }
 

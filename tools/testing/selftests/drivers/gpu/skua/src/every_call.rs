@@ -32,25 +32,31 @@ pub enum IfLost {
 /// What the arguments name, made while the device works.
 #[derive(Debug)]
 pub struct EveryCall {
+    /// The client that calls.
     rig: Rig,
     /// Where objects may be, as a device that is gone does not say.
     placements: u32,
-    /// Where the CPU and the GPU find it, whatever becomes of the device.
+    /// An object in system memory, which the CPU finds there whatever becomes of the device.
     bo: u32,
-    /// In VRAM for as long as it is asked for.
+    /// An object that was made resident.
     resident: u32,
-    /// Whose content may be thrown away.
+    /// An object that was offered, with low priority.
     offered: u32,
+    /// An object that was locked once.
     locked: u32,
-    /// With an address space of its own.
+    /// A device without explicit residency.
     device: u32,
+    /// An address space of `device`, which nothing uses.
     vm: u32,
-    /// Not in an engine.
+    /// A context of the rig's address space, whose work no engine has had.
     context: u32,
-    /// Of `context`.
+    /// A context allocation of `context`.
     allocation: u32,
+    /// A monitored fence, of value 1.
     fence: u32,
+    /// `fence`, exported.
     shared: OwnedFd,
+    /// What FENCE_EVENTFD is given; nobody reads it.
     eventfd: EventFd,
 }
 

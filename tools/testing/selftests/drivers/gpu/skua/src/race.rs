@@ -37,7 +37,7 @@ pub struct Gate<'a> {
 }
 
 impl<'a> Gate<'a> {
-    /// A closed one.
+    /// A closed gate, at which nothing waits yet.
     #[track_caller]
     pub fn new(rig: &'a Rig) -> Self {
         let open = rig.buffer(Place::System, 4096);
@@ -52,7 +52,7 @@ impl<'a> Gate<'a> {
             .unwrap_or_else(|errno| panic!("SUBMIT: {errno}"))
     }
 
-    /// Opens it.
+    /// Lets all go on that waits at the gate, once and for all.
     #[track_caller]
     pub fn open(&self) {
         self.open.cpu.write(0, 1);

@@ -16,7 +16,7 @@ use crate::witness::Witness;
 #[derive(Debug)]
 pub struct Table<'a, T> {
     client: &'a Client,
-    /// Of the ioctl.
+    /// Number of the ioctl that is called (`DRM_IOCTL_SKUA_*`).
     number: u32,
     /// What succeeds as it is.
     good: T,

@@ -38,19 +38,23 @@ enum Reach {
 
 /// An object, and what is known of it.
 struct Object {
+    /// Its handle in the player's rig.
     handle: u32,
-    /// Of its GPU virtual addresses.
+    /// Number of the [`SLOT`] bytes of GPU virtual addresses in which it is mapped.
     slot: u64,
+    /// How the CPU comes to its content.
     reach: Reach,
     /// The GPU reaches it in VRAM alone.
     alone: bool,
     /// While the CPU may access it.
     cpu: Option<Mapping>,
+    /// Locks of the player's that are not unlocked.
     locks: u32,
+    /// [`Player::device`] has made it resident, and not evicted.
     resident: bool,
     /// Nobody may use it until it is reclaimed.
     offered: bool,
-    /// Every byte.
+    /// What every byte of it is, when all that was begun is over.
     content: Vec<u8>,
 }
 
@@ -83,25 +87,33 @@ fn compare(what: &str, seen: &Mapping, content: &[u8]) {
 
 /// A process that plays, with what it has made.
 struct Player {
+    /// Begins each message, as several play at once.
     name: String,
+    /// The client that plays, with a context of each engine.
     rig: Rig,
     /// A device with explicit residency; 0 if the driver brings in what work needs.
     device: u32,
-    /// Its values say what has become resident, and the last of them.
+    /// A monitored fence that each MAKE_RESIDENT signals.
     paging: u32,
+    /// The value that the last MAKE_RESIDENT was to signal.
     paged: u64,
+    /// What decides what is done next: of one seed always the same.
     numbers: Numbers,
+    /// Objects that exist.
     objects: Vec<Object>,
     /// Slots that were ever taken.
     slots: u64,
+    /// Slots of objects that are gone.
     free_slots: Vec<u64>,
     /// Signals point after point, as work and binds are done, each behind the one before.
     line: u32,
+    /// The last point that something was begun for.
     point: u64,
     /// The GPU copies here what is to be compared.
     out: Buffer,
-    /// Bytes of VRAM, and of them those that the CPU sees.
+    /// Bytes of VRAM.
     vram: usize,
+    /// Those of them that the CPU sees.
     visible: usize,
 }
 

@@ -63,6 +63,7 @@ pub(crate) fn main() -> ExitCode {
 
 /// A client with objects of each kind.
 struct Subject {
+    /// The client whose calls fail.
     rig: Rig,
     /// Another one, that shares.
     other: Client,
@@ -77,18 +78,25 @@ struct Subject {
     offered: u32,
     /// What work writes to.
     scratch: Buffer,
+    /// A binary syncobj, empty again when what signals it is over.
     done: u32,
+    /// A timeline syncobj.
     line: u32,
+    /// A monitored fence, from 0.
     fence: u32,
-    /// Promised of the timeline and the fence.
+    /// The point of `line` and the value of `fence` that were promised last.
     promised: Cell<u64>,
-    /// Handle of what a step is about to destroy, or 0; and of what it is made of.
+    /// Handle of what a step is about to destroy, or 0.
     made: Cell<u32>,
+    /// Handle of what else a step needs for that, such as what holds `made` up, or 0.
     within: Cell<u32>,
+    /// What a step has exported, or is about to import.
     file: RefCell<Option<OwnedFd>>,
     /// Another driver, while a step imports there.
     vgem: RefCell<Option<File>>,
+    /// What FENCE_EVENTFD is to write to.
     event: EventFd,
+    /// Another driver's fences, which signal when a step lets them.
     blocker: SoftwareTimeline,
     /// The syncobj of what is blocked, or 0.
     blocked: Cell<u32>,
@@ -262,10 +270,13 @@ impl Subject {
 /// What is seen of a subject, and of the device beside it.
 #[derive(Debug, PartialEq)]
 struct Sight {
+    /// [`Witness::used`].
     used: Vec<u64>,
+    /// [`Witness::memory`].
     memory: Vec<(String, String)>,
-    /// Without numbers of things that were made anew.
+    /// What debugfs says of address spaces, without numbers of things that were made anew.
     vms: Vec<String>,
+    /// The same of contexts.
     contexts: Vec<String>,
     /// Flags, status, bytes resident and bytes of system memory of the file's device and the other.
     devices: [(u32, u32, u64, u64); 2],
@@ -329,6 +340,7 @@ impl Sight {
 
 /// A call under test.
 struct Step {
+    /// What a failure is told of.
     name: &'static str,
     /// What it may fail with besides ENOMEM and EFAULT.
     errnos: &'static [Errno],

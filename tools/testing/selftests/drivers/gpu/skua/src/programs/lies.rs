@@ -44,7 +44,7 @@ enum End {
     /// The driver binds, or says why not in one line, in no more memory than an honest device
     /// takes.
     Bound,
-    /// It binds, likewise.
+    /// The driver binds, in no more memory than an honest device takes.
     Binds,
     /// All work is done as if nothing were.
     Works,

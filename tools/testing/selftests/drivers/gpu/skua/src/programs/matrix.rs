@@ -291,8 +291,9 @@ const JOBS: usize = 12;
 
 /// A piece of work that ends by itself, and what it does.
 struct Work<'a> {
+    /// What was submitted.
     job: Job<'a>,
-    /// Where it counts itself.
+    /// Where it counts itself, in bytes of [`Cast::counts`].
     slot: usize,
 }
 
@@ -301,30 +302,44 @@ const HELD: u64 = 2048;
 
 /// Work that is held for a value, what signals that, and who waits for what the former signals.
 struct Held<'a> {
+    /// Waits for value 1 of [`Cast::fence`], and signals 2; none if it was refused.
     held: Option<Job<'a>>,
+    /// Signals value 1; none if it was refused.
     gives: Option<Job<'a>>,
+    /// Is told of value 2.
     event: EventFd,
 }
 
 /// Who takes part: an innocent, two contexts of another one of which one is more important, and one
 /// whose work may not end.
 struct Cast {
+    /// Whose work is to be done whatever fails.
     innocent: Rig,
+    /// Whose more important work has the other make room.
     other: Rig,
+    /// Whose work may not end.
     guilty: Rig,
-    /// [`COUNT`], and where it and copies count.
+    /// [`COUNT`], of the innocent.
     count: Buffer,
+    /// Where [`COUNT`] and copies count what was done, by [`Work::slot`].
     counts: Buffer,
+    /// VRAM that the innocent's copies go through.
     moves: Buffer,
-    /// [`LOOP`], and where it says that it has begun.
+    /// [`LOOP`], of the guilty.
     endless: Buffer,
+    /// Where [`LOOP`] says that it has begun.
     begun: Buffer,
+    /// Keeps a context of the other at work.
     hold: Hold,
+    /// What the other's more important work writes to.
     important: Buffer,
+    /// The other's less important context.
     low: u32,
+    /// The other's more important context.
     high: u32,
-    /// What the innocent waits for without anybody having promised it, by a context of its own.
+    /// A monitored fence, for whose value 1 the innocent waits before anybody has promised it.
     fence: u32,
+    /// The innocent's context whose work waits for that.
     held: u32,
 }
 
@@ -591,13 +606,17 @@ fn is_idle() -> bool {
 
 /// What is under way in a cell.
 struct Scene<'a> {
+    /// Whose work it is.
     cast: &'a Cast,
     /// The device's lies.
     lies: &'a Lies,
     /// Before what the phase is about began.
     before: Counts,
+    /// The other's less important work, if it was begun: it does not end before it is released.
     engaged: Option<Job<'a>>,
+    /// The other's more important work, if it was begun, for which that makes room.
     urgent: Option<Job<'a>>,
+    /// The guilty's work, if it was begun.
     hung: Option<Job<'a>>,
     /// New memory, which is cleared before anybody sees it.
     paged: Option<Mapping>,

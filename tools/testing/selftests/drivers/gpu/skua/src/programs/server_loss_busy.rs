@@ -8,7 +8,7 @@ use skua_selftests::loss::{ask, GIVING_UP};
 use skua_selftests::rig::copy;
 use skua_selftests::{suite, tests, Engine, Errno, Place, Rig};
 
-/// Of a copy.
+/// Bytes of one copy.
 const BYTES: u64 = 16 << 20;
 
 pub(crate) fn main() -> ExitCode {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Lines of the driver's own for one move each, of what no address space has: what that waits for,
-//! another driver's work for one, delays no other move.
+//! Contexts of the driver's own for one move each, of what no address space has: what that waits
+//! for, another driver's work for one, delays no other move.
 //!
 //! Lock: `contexts`, a spin lock, for which there are.
 
@@ -26,15 +26,15 @@ use kernel::{
     }, //
 };
 
-/// The lines that there are; a device has one such list.
+/// The contexts that are for one move each; a device has one such list.
 #[pin_data]
-pub(crate) struct Lines {
-    /// By their addresses.
+pub(crate) struct MoveContexts {
+    /// Each by its address, by which [`Self::for_each`] finds the next one.
     #[pin]
     contexts: SpinLock<RBTree<usize, Arc<Context>>>,
 }
 
-impl Lines {
+impl MoveContexts {
     /// Of a device that has moved nothing yet.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
@@ -60,24 +60,25 @@ impl Lines {
     }
 }
 
-/// A line, kept by the move that waits in it.
-pub(crate) struct Line(Arc<Context>);
+/// A context for one move, which keeps it until it is over.
+pub(crate) struct MoveContext(Arc<Context>);
 
-impl Line {
-    /// `ENOMEM`, `ENODEV`.
+impl MoveContext {
+    /// One that nothing waits in, in the device's list until it is dropped. `ENOMEM`; `ENODEV` if
+    /// there is no engine for paging.
     pub(crate) fn new(dev: &SkuaDevice) -> Result<Self> {
         let node = RBTreeNodeReservation::new(client_flags())?;
         let context = Context::new_system(dev, dev.paging_engine()?)?;
-        let line = Self(context.clone());
-        let node = node.into_node(line.key(), context.clone());
-        let old = dev.lines.contexts.lock().insert(node);
+        let own = Self(context.clone());
+        let node = node.into_node(own.key(), context.clone());
+        let old = dev.move_contexts.contexts.lock().insert(node);
         // There is none: the address is this one's.
         drop(old);
         Gpu::end_if_lost(dev, &context);
-        Ok(line)
+        Ok(own)
     }
 
-    /// The context that does what is in the line.
+    /// The context that the move is submitted to.
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.0
     }
@@ -87,10 +88,10 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for MoveContext {
     fn drop(&mut self) {
-        let lines = &self.0.device().lines;
-        let node = lines.contexts.lock().remove_node(&self.key());
+        let all = &self.0.device().move_contexts;
+        let node = all.contexts.lock().remove_node(&self.key());
         drop(node);
     }
 }

@@ -176,7 +176,7 @@ fn write_sized(to: UserPtr, size: usize, bytes: &[u8]) -> Result {
     Ok(())
 }
 
-#[kunit_tests(skua_uaccess)]
+#[kunit_tests(skua_user_array)]
 mod tests {
     use super::super::mock::UserMemory;
     use super::*;
