@@ -754,10 +754,10 @@ enum drm_skua_make_resident_flags {
  * Errors: -EMFILE for 32768 devices for which one is resident; -ENOENT for @device, a handle
  * or a syncobj; -EINVAL for @flags, a flag of explicit residency for another device,
  * @bytes_to_trim, the number of @handles, one that is there twice, or a wait among @syncs;
- * -ENOSPC if 1024 calls of the file are to signal values of monitored fences still, or 64 of
- * them wait for an unlock; -EBUSY for a handle if it is offered, or a syncobj to signal if one is
- * out and locked; -ENOMEM also if all that is resident and may be in VRAM alone is more
- * than VRAM; -ECANCELED if the device has failed for want of memory
+ * -ENOSPC if 1024 calls of the file are to signal values of monitored fences still, 64 of them
+ * wait for an unlock, or too many of all files do; -EBUSY for a handle if it is offered, or a
+ * syncobj to signal if one is out and locked; -ENOMEM also if all that is resident and may be in
+ * VRAM alone is more than VRAM; -ECANCELED if the device has failed for want of memory
  * (DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED).
  */
 struct drm_skua_make_resident {

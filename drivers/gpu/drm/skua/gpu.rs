@@ -138,7 +138,10 @@ use crate::{
         moves::Moves,
         offer::Discarder,
         paging_in::Pager,
-        pending_residency::PendingResidency,
+        pending_residency::{
+            PendingResidency,
+            MAX_PENDING, //
+        },
         vm::Vm,
         vram::{
             self,
@@ -308,7 +311,7 @@ pub(crate) struct Gpu {
     /// The driver's own lines of work for moves that wait, each from its first move on.
     #[pin]
     movers: Slots<Mover, Context>,
-    /// Such lines that are for one move each.
+    /// Those of the driver's own contexts that are for one move each.
     #[pin]
     pub(crate) move_contexts: MoveContexts,
     /// Clients' contexts, by their places in the table of descriptors. A place holds a reference
@@ -472,7 +475,7 @@ impl Gpu {
         let asids = IdSlots::new(first, limit)?;
         let system = Quota::of_all(c"system", system_limit)?;
         let asid_count = limit.saturating_sub(first);
-        let users = Users::new(&system, asid_count, MAX_CONTEXTS, MAX_EXPLICIT)?;
+        let users = Users::new(&system, asid_count, MAX_CONTEXTS, MAX_EXPLICIT, MAX_PENDING)?;
         let aperture = host_aperture::window(&caps)?;
         let gart = gart::window(caps.gart_pages, GART_PAGES)?;
         let vram = vram::pages(caps.vram_size)?;

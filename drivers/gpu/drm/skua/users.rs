@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Which user has how many of what a device has few of: address spaces, contexts, devices with
-//! explicit residency, and system memory.
+//! explicit residency, what waits for an unlock, and system memory.
 //!
 //! A limit of each file alone would leave all of them to who opens many. What a user has counts, by
 //! the effective user that opened the file, whether or not the file is still open; how many that
@@ -35,6 +35,8 @@ pub(crate) struct Quotas {
     pub(crate) contexts: Arc<Quota>,
     /// Devices of clients with explicit residency.
     pub(crate) explicit: Arc<Quota>,
+    /// MAKE_RESIDENTs of clients that may wait for an unlock.
+    pub(crate) pending: Arc<Quota>,
     /// Bytes of system memory that buffer objects and page tables have.
     pub(crate) system: Arc<Quota>,
 }
@@ -46,14 +48,15 @@ impl Quotas {
             vms: self.vms.of_user()?,
             contexts: self.contexts.of_user()?,
             explicit: self.explicit.of_user()?,
+            pending: self.pending.of_user()?,
             system: self.system.of_user()?,
         })
     }
 
     /// Whether nobody has anything of them, nor may get it: also what is in VRAM has its client's.
     fn are_over(&self) -> bool {
-        let all = [&self.vms, &self.contexts, &self.explicit, &self.system];
-        all.into_iter().all(|quota| quota.is_over())
+        let few = [&self.vms, &self.contexts, &self.explicit, &self.pending];
+        self.system.is_over() && few.into_iter().all(|quota| quota.is_over())
     }
 }
 
@@ -95,18 +98,20 @@ pub(crate) struct Users {
 }
 
 impl Users {
-    /// Of a device that has room for so many address spaces, contexts and devices with explicit
-    /// residency, and so much `system` memory. `ENOMEM`.
+    /// Of a device that has room for so many address spaces, contexts, devices with explicit
+    /// residency and pending MAKE_RESIDENTs, and so much `system` memory. `ENOMEM`.
     pub(crate) fn new(
         system: &Arc<Quota>,
         vms: u32,
         contexts: u32,
         explicit: u32,
+        pending: u64,
     ) -> Result<impl PinInit<Self> + use<>> {
         let all = Quotas {
             vms: Quota::of_all(c"vms", vms.into())?,
             contexts: Quota::of_all(c"contexts", contexts.into())?,
             explicit: Quota::of_all(c"explicit", explicit.into())?,
+            pending: Quota::of_all(c"pending", pending)?,
             system: system.clone(),
         };
         Ok(pin_init!(Self {

@@ -37,7 +37,7 @@ use crate::{
         claims::Claims,
         device::ClientDevice,
         lock,
-        pending_residency::MAX_PENDING,
+        pending_residency::CLIENT_PENDING,
         residency,
         vm::Vm, //
     },
@@ -189,7 +189,7 @@ impl drm::file::DriverFile for File {
                 fence_quota: Quota::of_file(c"fences", MAX_FENCES)?,
                 eventfd_quota: Quota::of_file(c"eventfds", MAX_EVENTFDS)?,
                 pledge_quota: Quota::of_file(c"pledges", MAX_PLEDGES)?,
-                pending_quota: Quota::of_file(c"pending", MAX_PENDING)?,
+                pending_quota: opener.quotas().pending.of_client(CLIENT_PENDING)?,
                 deferral_quota: Quota::of_file(c"deferrals", MAX_DEFERRALS)?,
                 system_quota: opener.quotas().system.of_client(dev.system.limit() / 2)?,
                 _opener: opener,

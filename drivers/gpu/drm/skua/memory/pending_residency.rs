@@ -81,7 +81,11 @@ use kernel::{
 };
 
 /// Of one client, at most: who unlocks something looks at all that it has itself.
-pub(crate) const MAX_PENDING: u64 = 64;
+pub(crate) const CLIENT_PENDING: u64 = 64;
+
+/// Of all clients of a GPU, at most, each of a thousand objects: who is to wake any of them looks
+/// at all, and those of one user leave others workers of [the queue](hold::QUEUE).
+pub(crate) const MAX_PENDING: u64 = 1024;
 
 /// Between two attempts where there is no memory to wait once more, in milliseconds.
 const PAUSE_MS: i64 = 10;
@@ -107,7 +111,7 @@ pub(crate) struct Operation {
     objects: KVVec<(u32, BoRef)>,
     /// What it allocates later is charged to that.
     group: MemoryGroup,
-    /// Its part of its client's [`MAX_PENDING`], until it is over: 1.
+    /// Its part of its client's [`CLIENT_PENDING`], until it is over: 1.
     _share: Share,
     /// Tells that they are, unless that is over.
     #[pin]
@@ -137,7 +141,7 @@ pub(crate) struct PendingMemory {
     node: RBTreeNodeReservation<Key, Arc<Operation>>,
     /// Its client, as in [`Key`]: the address of what that has locked.
     client: usize,
-    /// Of its client's [`MAX_PENDING`]: 1.
+    /// Of its client's [`CLIENT_PENDING`]: 1.
     share: Share,
 }
 
@@ -175,7 +179,7 @@ impl PendingMemory {
         let Ok(operation) = operation;
         dev.pending_residency.insert(self.node, operation.into());
         // It may have been unlocked, or its device have failed, before this was here.
-        dev.pending_residency.look_at(Some(self.client));
+        dev.pending_residency.look_at(Some(self.client), |_| true);
     }
 }
 
@@ -207,16 +211,21 @@ impl PendingResidency {
     /// The client with `locks` has something not locked any more, or has ended a device: has what
     /// is due go on. In any context; allocates nothing.
     pub(crate) fn look_again(&self, locks: &Claims) {
-        self.look_at(Some(key_of(locks)));
+        self.look_at(Some(key_of(locks)), |_| true);
     }
 
-    /// A device or the GPU has failed, or something locked has come to where the GPU reaches it: as
+    /// `device` has failed: has what waits for it end. As [`Self::look_again`].
+    pub(crate) fn end(&self, device: &Arc<ClientDevice>) {
+        self.look_at(None, |operation| Arc::ptr_eq(&operation.device, device));
+    }
+
+    /// The GPU has failed, or something locked has come to where the GPU reaches it: as
     /// [`Self::look_again`], of all clients.
     pub(crate) fn look_at_all(&self) {
-        self.look_at(None);
+        self.look_at(None, |_| true);
     }
 
-    fn look_at(&self, client: Option<usize>) {
+    fn look_at(&self, client: Option<usize>, is_meant: impl Fn(&Operation) -> bool) {
         let mut from = (client.unwrap_or(0), 0);
         loop {
             // One at a time: others get the lock, and dropped is what was in the tree without it.
@@ -229,7 +238,7 @@ impl PendingResidency {
                 if client.is_some_and(|client| key.0 != client) {
                     return;
                 }
-                let (key, is_due) = (*key, it.is_due());
+                let (key, is_due) = (*key, is_meant(it) && it.is_due());
                 from = (key.0, key.1.saturating_add(1));
                 match is_due {
                     true => operations.remove_node(&key),
@@ -309,7 +318,7 @@ impl WorkItem for Operation {
                     let dev = this.dev.clone();
                     let client = this.client;
                     dev.pending_residency.insert(node, this);
-                    dev.pending_residency.look_at(Some(client));
+                    dev.pending_residency.look_at(Some(client), |_| true);
                 }
                 Err(_) => {
                     fsleep(Delta::from_millis(PAUSE_MS));

@@ -164,7 +164,7 @@ pub(crate) fn end_device(dev: &SkuaDevice, device: &Arc<ClientDevice>, status: u
         dev.reapers.contexts.bury(context);
     });
     dev.fences.end(device.id(), true);
-    dev.pending_residency.look_at_all();
+    dev.pending_residency.end(device);
 }
 
 /// The alarms of a device.

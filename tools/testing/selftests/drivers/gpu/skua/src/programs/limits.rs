@@ -12,10 +12,10 @@ use nix::sys::eventfd::EventFd;
 use nix::unistd::{seteuid, Uid};
 use skua_selftests::cases::Cases;
 use skua_selftests::cgroup::MemoryGroup;
-use skua_selftests::client::{map, signal, wait, wait_value as wait_for_value};
+use skua_selftests::client::{map, signal, signal_value, wait, wait_value as wait_for_value};
 use skua_selftests::events::Trace;
 use skua_selftests::function::Function;
-use skua_selftests::moving::{alone, both, press};
+use skua_selftests::moving::{alone, both, out, press};
 use skua_selftests::race::Hold;
 use skua_selftests::raw::Child;
 use skua_selftests::rig::{fill, wait_value, write};
@@ -31,6 +31,7 @@ pub(crate) fn main() -> ExitCode {
         contexts_of_one_client_are_limited: 60,
         address_spaces_of_one_client_are_limited: 60,
         one_user_leaves_others_as_much: 60,
+        one_user_leaves_others_pending_residency: 60 at_rest,
         system_memory_of_one_client_is_limited: 60,
         one_user_leaves_others_system_memory: 120 at_rest,
         evictions_of_several_users_are_limited: 120 at_rest,
@@ -204,6 +205,39 @@ fn one_user_leaves_others_as_much() {
         drop(second);
     }
     cases.finish();
+}
+
+/// Whoever has to wake what waits for an unlock looks at all of it, and workers that all share do
+/// it then.
+fn one_user_leaves_others_pending_residency() {
+    let node = Function::first().node().expect("a render node");
+    fs::set_permissions(node, Permissions::from_mode(0o666)).expect("chmod");
+    let owner = Rig::new();
+    let (handle, _) = out(&owner, 2 << 20);
+    let shared = owner.export(handle).expect("PRIME_HANDLE_TO_FD");
+    assert!(owner.lock(handle).is_ok());
+    let pending = |client: &Client| {
+        let handle = client.import(&shared)?;
+        let fence = client.fence_create(0)?;
+        let syncs = [signal_value(fence, 1)];
+        let begun = client.begin_resident_for(0, 0, &[handle], &syncs);
+        begun.map(|_| fence).map_err(|(errno, _)| errno)
+    };
+    let (first, taken) = take_all(65533, Errno::ENOSPC, &pending);
+    let (second, others) = take_all(65534, Errno::ENOSPC, &pending);
+    println!("{taken} of one, {others} of another");
+    assert_eq!((taken, others), (512, 256));
+    // Each of them has its own limit, too.
+    assert_eq!(first.len(), 512 / 64 + 1);
+    // They end with their clients, and there may be others then.
+    drop((first, second));
+    let again = as_user(65533, || eventually(|| pending(&Client::new()).ok()));
+    assert!(again.is_some(), "nothing was given back");
+    // Where nobody has it locked, all are there.
+    let client = Client::new();
+    let fence = pending(&client).expect("MAKE_RESIDENT");
+    assert_eq!(owner.unlock(handle), Ok(()));
+    assert!(client.fence_gets(fence, 1));
 }
 
 fn system_memory_of_one_client_is_limited() {
