@@ -394,6 +394,19 @@ impl<H: Heap, M: Miniport> Table<H, M> {
         Ok(())
     }
 
+    /// Takes out a table below this one with what is below that, which are as many as a table has
+    /// entries at most, and itself; [`None`] if there is none. Nobody translates by these any more.
+    pub fn detach(&mut self) -> Option<H::Box<Self>> {
+        let children = self.children.as_mut_slice().iter_mut();
+        let child = children.into_iter().find(|child| child.is_some())?;
+        let table = child.as_deref_mut()?;
+        let mut below = table.children.as_slice().iter().flatten();
+        match below.any(|table| !table.children.as_slice().is_empty()) {
+            true => table.detach(),
+            false => child.take(),
+        }
+    }
+
     /// How many tables there are, this one and all below.
     pub fn count(&self) -> usize {
         let below = self.children.as_slice().iter().flatten();

@@ -57,6 +57,25 @@ fn map(hw: &Recorder, root: &mut Root, va: u64, phys: u64, len: u64) -> Changed 
     changed
 }
 
+#[test]
+fn it_is_taken_apart_in_parts() {
+    let hw = Recorder::default();
+    let mut root = root(&hw);
+    // Tables of level 0: full ones of level 1, one that has a few, and one that has none.
+    let full = 2 * ENTRIES as u64;
+    for table in 0..full + 3 {
+        prepare(&hw, &mut root, table * LARGE, PAGE_SIZE, 0);
+    }
+    prepare(&hw, &mut root, 1 << 39, PAGE_SIZE, 1);
+    let mut all = root.count();
+    while let Some(part) = root.detach() {
+        assert!(part.count() <= ENTRIES + 1, "{}", part.count());
+        all -= part.count();
+        assert_eq!(root.count(), all);
+    }
+    assert_eq!(all, 1);
+}
+
 /// Unmaps, with the tables that splitting at the edges needs.
 fn clear(hw: &Recorder, root: &mut Root, va: u64, len: u64) -> Changed {
     for edge in [va, va + len] {

@@ -315,6 +315,11 @@ impl Share {
         }
     }
 
+    /// How much it is, in units of the quota.
+    pub(crate) fn units(&self) -> u64 {
+        self.units
+    }
+
     /// The quota in which it counts.
     pub(crate) fn quota(&self) -> &Arc<Quota> {
         &self.quota

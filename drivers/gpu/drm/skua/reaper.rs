@@ -200,9 +200,9 @@ impl Freed {
         self.left > 0
     }
 
-    /// One more has gone, and so many bytes.
-    pub(crate) fn count(&mut self, bytes: u64) {
-        self.left = self.left.saturating_sub(1);
+    /// So many more have gone, and so many bytes.
+    pub(crate) fn count(&mut self, things: usize, bytes: u64) {
+        self.left = self.left.saturating_sub(things);
         self.bytes = self.bytes.saturating_add(bytes);
     }
 }

@@ -207,6 +207,19 @@ impl PageTable {
         Ok(self.tables.lock().root.each_page(&dev.hw, most, f)?)
     }
 
+    /// Frees some of the tables of an address space that nobody has any more; how many those were,
+    /// none if all that is left is the root. They count until that is freed.
+    pub(crate) fn free_some(&self) -> usize {
+        let part = self.tables.lock().root.detach();
+        // With the lock free, which who signals fences takes.
+        part.map_or(0, |part| part.count())
+    }
+
+    /// Bytes of all tables, as they count.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.tables.lock().share.units()
+    }
+
     /// Tables of this address space, for debugfs.
     pub(crate) fn count(&self) -> usize {
         self.tables.lock().root.count()

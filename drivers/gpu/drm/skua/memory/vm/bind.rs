@@ -177,7 +177,7 @@ impl Reapable for Bind {
         while freed.has_room() {
             let removed = self.end.lock().unmapped.pop();
             match removed {
-                Some(removed) => freed.count(removed.span.len()),
+                Some(removed) => freed.count(1, removed.span.len()),
                 None => return true,
             }
         }

@@ -8,8 +8,14 @@
 //! all.
 
 use crate::{
-    ext::devres::DevresItem,
-    gpu::SkuaDevice,
+    ext::{
+        device,
+        devres::DevresItem, //
+    },
+    gpu::{
+        self,
+        SkuaDevice, //
+    },
     kernel_heap::KernelHeap,
     memory::{
         installed::{
@@ -29,7 +35,10 @@ use crate::{
         Freed,
         Reapable, //
     },
-    spec::number::Asid, //
+    spec::{
+        address::PAGE_SIZE,
+        number::Asid, //
+    }, //
 };
 use core::mem::take;
 use kernel::{
@@ -87,12 +96,18 @@ impl Reapable for Reached {
     fn shed(&self, freed: &mut Freed) -> bool {
         while freed.has_room() {
             match self.remove_first() {
-                Some(span) => freed.count(span.len()),
+                Some(span) => freed.count(1, span.len()),
                 None => break,
             }
         }
-        // Without memory for that all is freed at once.
-        freed.has_room() || self.map.lock().len() == 0
+        while freed.has_room() {
+            match self.with_tables(PageTable::free_some) {
+                Some(tables @ 1..) => freed.count(tables, 0),
+                _ => break,
+            }
+        }
+        // Without memory for the mappings all is freed at once.
+        freed.has_room()
     }
 }
 
@@ -120,12 +135,20 @@ impl Reached {
     /// The address space that waits for the worker is gone: nothing is left to be done.
     pub(super) fn let_go(this: Arc<Self>) {
         let dev = this.dev.clone();
+        let mappings = this.map.lock().len();
+        let tables = this.with_tables(PageTable::bytes).unwrap_or(0) / PAGE_SIZE;
         // CAST: a small number.
-        if this.map.lock().len() > Freed::MOST as u32 {
+        if mappings > Freed::MOST as u32 || tables > Freed::MOST as u64 {
             dev.reapers.reached.bury_in_parts(this);
         } else {
             dev.reapers.reached.let_go(this);
         }
+    }
+
+    /// Calls `f` with the page tables, unless they went with the device's driver.
+    fn with_tables<T>(&self, f: impl FnOnce(&PageTable) -> T) -> Option<T> {
+        let bound = device::enter(&*self.dev)?;
+        self.tables.access(gpu::parent(&bound)).ok().map(f)
     }
 
     /// Lets go of the first mapping, if there is one, and memory to say so: where it was.

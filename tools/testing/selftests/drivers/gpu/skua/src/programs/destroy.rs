@@ -926,6 +926,24 @@ fn what_is_mapped_very_often_goes_in_parts() {
     });
     expect("an address space", before, 2);
 
+    // The same of page tables, which stay where nothing is mapped any more.
+    const TABLES: u64 = 3000;
+    let vm = rig.vm_create().expect("VM_CREATE");
+    let bo = rig.bo(Place::System, PAGE);
+    let apart: Vec<u64> = (0..TABLES).map(|n| VA + (n << 21)).collect();
+    for some in apart.chunks(1024) {
+        let maps: Vec<_> = some.iter().map(|va| map(bo, 0, *va, PAGE)).collect();
+        rig.bind_and_wait(vm, &maps).expect("VM_BIND");
+        let unmaps: Vec<_> = some.iter().map(|va| unmap(*va, PAGE)).collect();
+        rig.bind_and_wait(vm, &unmaps).expect("VM_BIND");
+    }
+    let before = now();
+    assert_eq!(rig.vm_destroy(vm), Ok(()));
+    becomes("the page tables are gone", || {
+        used(&rig, Place::System) + TABLES * PAGE <= before.0
+    });
+    expect("page tables", before, 2);
+
     assert_eq!(rig.close(crowd(rig.vm, 3000)), Ok(()));
     let before = now();
     assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(VA, 1 << 30)]), Ok(()));
