@@ -11,7 +11,8 @@ use std::process::Command;
 use anyhow::{bail, Context, Result};
 use skua_guest::ktap::{self, Writer};
 
-use crate::scratch::Scratch;
+use crate::known;
+use crate::scratch::{Scratch, WITHOUT};
 use crate::table::{self, Survivor};
 
 /// The version that is installed into the cache when it is first used.
@@ -49,6 +50,7 @@ pub fn run(pattern: &str) -> Result<bool> {
         }
     }
     let scratch = Scratch::new(0)?;
+    forget_other_trees(&scratch.root().join("out"))?;
     let mut command = Command::new("env");
     scratch
         .enter(&mut command)
@@ -69,15 +71,41 @@ pub fn run(pattern: &str) -> Result<bool> {
     }
     let missed = scratch.root().join("out/mutants.out/missed.txt");
     let (known, new) = sort(&fs::read_to_string(missed)?, &table.survivor);
-    let mut report = Writer::new(io::stdout(), Some(known.len() + new.len()))?;
+    let justified = table.survivor.iter().map(|survivor| &survivor.mutation);
+    // A run of some says nothing of the others.
+    let idle: Vec<&String> = justified
+        .filter(|mutation| pattern.is_empty() && !known.contains_key(*mutation))
+        .collect();
+    let all = known.len() + new.len() + idle.len();
+    let mut report = Writer::new(io::stdout(), Some(all))?;
     for (mutation, why) in &known {
         report.result(mutation, ktap::Verdict::Pass, &format!("survives: {why}"))?;
     }
     for mutation in &new {
         report.result(mutation, ktap::Verdict::Fail, "")?;
     }
-    println!("\n{} justified, {} not", known.len(), new.len());
-    Ok(new.is_empty())
+    for mutation in &idle {
+        report.words("it does not survive, or is not made any more: it needs no justification")?;
+        report.result(mutation, ktap::Verdict::Fail, "")?;
+    }
+    let (known, new, idle) = (known.len(), new.len(), idle.len());
+    println!("\n{known} justified, {new} not, {idle} justifications without need");
+    Ok(new == 0 && idle == 0)
+}
+
+/// Removes what cargo-mutants knows in `out`, unless that is of the tree as it is now: it would not
+/// try again what was caught before a change.
+fn forget_other_trees(out: &Path) -> Result<()> {
+    let state = known::state(Path::new("."), &[&WITHOUT[..], &[table::FILE]].concat())?.to_string();
+    let of = out.join("mutants.tree");
+    if fs::read_to_string(&of).is_ok_and(|other| other == state) {
+        return Ok(());
+    }
+    let results = out.join("mutants.out");
+    if results.exists() {
+        fs::remove_dir_all(results)?;
+    }
+    Ok(fs::write(of, state)?)
 }
 
 /// The survivors that are justified, with why, and the others.
