@@ -185,12 +185,25 @@ void skua_chain_free(struct dma_fence_chain *chain)
 	dma_fence_chain_free(chain);
 }
 
-/* A point of a timeline does not take over its fence's error: look at that one. */
+/*
+ * A point of a timeline does not take over its fence's error: look at that one. An array has the
+ * error of one of its fences only if somebody waited for it before they all had signalled; if it is
+ * first asked later, it takes none over (dma_fence_array_signaled()): look at all of them.
+ */
 int skua_fence_status(struct dma_fence *fence)
 {
-	int status = dma_fence_get_status(fence);
+	struct dma_fence_array *array;
+	int status, i;
 
-	return status > 0 ? dma_fence_get_status(dma_fence_chain_contained(fence)) : status;
+	status = dma_fence_get_status(fence);
+	if (status <= 0)
+		return status;
+	fence = dma_fence_chain_contained(fence);
+	status = dma_fence_get_status(fence);
+	array = to_dma_fence_array(fence);
+	for (i = 0; array && status > 0 && i < array->num_fences; i++)
+		status = dma_fence_get_status(array->fences[i]);
+	return status;
 }
 
 int skua_resv_lock_interruptible(struct dma_resv *resv, struct ww_acquire_ctx *ticket)
@@ -479,10 +492,9 @@ struct drm_gem_object *skua_gem_lru_behind(struct drm_device *dev, struct drm_ge
 }
 
 /*
- * Takes the reservation lock of @obj in a fault. The lock order is mmap_lock
- * after reservation everywhere else (a copy to user memory under the lock takes
- * mmap_lock), so here it may only be tried; if that fails, wait for it without
- * mmap_lock and have the fault done again.
+ * Takes the reservation lock of @obj in a fault, inside of mmap_lock. So as not to
+ * hold that up it is only tried at first; if that fails, wait for it without
+ * mmap_lock and have the fault done again, which then waits with it.
  *
  * Return: 0 with the lock held, or the vm_fault_t to return without it.
  */

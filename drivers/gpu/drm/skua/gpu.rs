@@ -33,8 +33,8 @@
 //! the turn of Gpu::pager         waited for like a mutex, by who submits; held while room is made
 //! Reached::map                   mutex, allocates; user memory is not touched under it; who
 //!                                destroys objects only tries
-//! reservation locks              wound/wait mutexes; a page fault only tries; user memory is not
-//!                                touched under one
+//! reservation locks              wound/wait mutexes; a page fault tries at first, so as not to
+//!                                hold up mmap_lock; user memory is not touched under one
 //! Context::order                 mutex, process context; never on the way to a signal
 //! Context::holds, Vm::holds      mutexes; nothing is allocated under one, and nothing else taken
 //!                                but spin locks

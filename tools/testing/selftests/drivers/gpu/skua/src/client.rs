@@ -1037,17 +1037,24 @@ impl Client {
             return Err(Errno::ETIMEDOUT);
         }
         let binary = self.syncobj();
+        self.transfer((syncobj, point), (binary, 0));
+        let outcome = self.outcome(binary).expect("a signalled fence");
+        self.syncobj_destroy(binary).expect("SYNCOBJ_DESTROY");
+        outcome
+    }
+
+    /// Has a syncobj, or a point of it if that is not 0, have the fence of another one.
+    #[track_caller]
+    pub fn transfer(&self, (from, from_point): (u32, u64), (to, to_point): (u32, u64)) {
         let mut argument = drm_syncobj_transfer {
-            src_handle: syncobj,
-            dst_handle: binary,
-            src_point: point,
+            src_handle: from,
+            dst_handle: to,
+            src_point: from_point,
+            dst_point: to_point,
             ..Default::default()
         };
         self.call(DRM_IOCTL_SYNCOBJ_TRANSFER, &mut argument)
             .expect("SYNCOBJ_TRANSFER");
-        let outcome = self.outcome(binary).expect("a signalled fence");
-        self.syncobj_destroy(binary).expect("SYNCOBJ_DESTROY");
-        outcome
     }
 
     /// Whether a syncobj (a point of it, if not 0) has a fence that signals in this time.
@@ -1133,6 +1140,18 @@ impl Client {
         self.call(DRM_IOCTL_SYNCOBJ_HANDLE_TO_FD, &mut argument)
             .expect("SYNCOBJ_HANDLE_TO_FD");
         own(argument.fd)
+    }
+
+    /// A new syncobj with a fence that stands for those of two others.
+    #[track_caller]
+    pub fn merged(&self, [one, other]: [u32; 2]) -> u32 {
+        let [one, other] = [one, other].map(|syncobj| self.sync_file(syncobj));
+        let mut argument = sync_merge_data {
+            fd2: other.as_raw_fd(),
+            ..Default::default()
+        };
+        ioctl(one, SYNC_IOC_MERGE, &mut argument).expect("SYNC_IOC_MERGE");
+        self.syncobj_of(own(argument.fence))
     }
 
     /// A new syncobj with the fence of a sync file in it.

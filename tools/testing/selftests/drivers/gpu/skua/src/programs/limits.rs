@@ -15,7 +15,7 @@ use skua_selftests::cgroup::MemoryGroup;
 use skua_selftests::client::{map, signal, signal_value, wait, wait_value as wait_for_value};
 use skua_selftests::events::Trace;
 use skua_selftests::function::Function;
-use skua_selftests::moving::{alone, both, out, press};
+use skua_selftests::moving::{alone, both, evict_all, press};
 use skua_selftests::race::Hold;
 use skua_selftests::raw::Child;
 use skua_selftests::rig::{fill, wait_value, write};
@@ -207,37 +207,54 @@ fn one_user_leaves_others_as_much() {
     cases.finish();
 }
 
-/// Whoever has to wake what waits for an unlock looks at all of it, and workers that all share do
-/// it then.
+/// Clients of a user, each with an object that is locked out of VRAM, and as many MAKE_RESIDENTs
+/// that wait for its unlock as it gets; how many those are.
+fn take_all_pending(uid: u32) -> (Vec<(Client, u32, u32)>, usize) {
+    let (mut clients, mut taken) = (Vec::new(), 0);
+    loop {
+        let client = as_user(uid, Client::new);
+        let vram = 1 << client.region(Place::Vram).id;
+        let handle = client.bo_create(4096, 0, vram).expect("BO_CREATE");
+        evict_all();
+        assert!(client.lock(handle).is_ok());
+        let fence = client.fence(0);
+        let mut value = 0;
+        let (made, errno) = as_user(uid, || {
+            until_refused(|| {
+                value += 1;
+                let syncs = [signal_value(fence, value)];
+                let begun = client.begin_resident_for(0, 0, &[handle], &syncs);
+                begun.map(|_| 0).map_err(|(errno, _)| errno)
+            })
+        });
+        assert_eq!(errno, Errno::ENOSPC);
+        clients.push((client, handle, fence));
+        taken += made.len();
+        if made.is_empty() {
+            return (clients, taken);
+        }
+    }
+}
+
+/// Whoever has to wake what waits for an unlock looks at all of it, and workers that all share go
+/// on with it then.
 fn one_user_leaves_others_pending_residency() {
     let node = Function::first().node().expect("a render node");
     fs::set_permissions(node, Permissions::from_mode(0o666)).expect("chmod");
-    let owner = Rig::new();
-    let (handle, _) = out(&owner, 2 << 20);
-    let shared = owner.export(handle).expect("PRIME_HANDLE_TO_FD");
-    assert!(owner.lock(handle).is_ok());
-    let pending = |client: &Client| {
-        let handle = client.import(&shared)?;
-        let fence = client.fence_create(0)?;
-        let syncs = [signal_value(fence, 1)];
-        let begun = client.begin_resident_for(0, 0, &[handle], &syncs);
-        begun.map(|_| fence).map_err(|(errno, _)| errno)
-    };
-    let (first, taken) = take_all(65533, Errno::ENOSPC, &pending);
-    let (second, others) = take_all(65534, Errno::ENOSPC, &pending);
+    let (first, taken) = take_all_pending(65533);
+    let (second, others) = take_all_pending(65534);
     println!("{taken} of one, {others} of another");
     assert_eq!((taken, others), (512, 256));
-    // Each of them has its own limit, too.
+    // Each client has its own limit, too.
     assert_eq!(first.len(), 512 / 64 + 1);
-    // They end with their clients, and there may be others then.
-    drop((first, second));
-    let again = as_user(65533, || eventually(|| pending(&Client::new()).ok()));
-    assert!(again.is_some(), "nothing was given back");
-    // Where nobody has it locked, all are there.
-    let client = Client::new();
-    let fence = pending(&client).expect("MAKE_RESIDENT");
-    assert_eq!(owner.unlock(handle), Ok(()));
-    assert!(client.fence_gets(fence, 1));
+    // They are over when it is unlocked, or their client is gone, and there may be others then.
+    let (client, handle, fence) = &first[0];
+    assert_eq!(client.unlock(*handle), Ok(()));
+    assert!(client.fence_gets(*fence, 64));
+    drop(second);
+    // 448 are left, and half of what was.
+    let more = eventually(|| Some(take_all_pending(65533).1).filter(|more| *more == 64));
+    assert!(more.is_some(), "nothing was given back");
 }
 
 fn system_memory_of_one_client_is_limited() {

@@ -33,6 +33,7 @@ pub(crate) fn main() -> ExitCode {
         what_is_queued_behind_is_cancelled_one_by_one: 60,
         what_is_queued_behind_waits_for_its_own,
         a_failed_point_cancels_the_work,
+        who_fails_in_a_merged_fence_cancels_the_work,
         waits_end_when_a_signal_comes,
     ])
 }
@@ -435,6 +436,38 @@ fn a_failed_point_cancels_the_work() {
     assert_eq!(rig.wait_point(line, 4), Err(Errno::EFAULT));
     assert_eq!(dependant.wait(), Err(Errno::ECANCELED));
     assert_eq!(target.cpu.read(0), 0);
+}
+
+/// Whether it is waited for before or only after that, and whoever has asked meanwhile.
+fn who_fails_in_a_merged_fence_cancels_the_work() {
+    let rig = Rig::new();
+    let target = rig.buffer(Place::System, 4096);
+    let line = rig.syncobj();
+    for n in 0..3 {
+        let (job, gate) = failing(&rig);
+        let good = rig.start_in(rig.new_context(Engine::Copy), &[write(target.va + 8, 1)]);
+        let both = rig.merged([good.syncobj, job.syncobj]);
+        rig.transfer((both, 0), (line, n + 1));
+        let start = |syncs| {
+            let work = [write(target.va, 1)];
+            rig.start_after(rig.copy, &work, &[syncs]).expect("SUBMIT")
+        };
+        // Behind something they do not wait yet, when others ask.
+        let hold = rig.buffer(Place::System, 4096);
+        let before = (n == 2).then(|| rig.start(Engine::Copy, &[wait_value(hold.va, 1)]));
+        let early = (n > 0).then(|| [wait(both), wait_point(line, n + 1)].map(start));
+        gate.cpu.write(0, 1);
+        assert_eq!(good.wait(), Ok(()));
+        assert_eq!(job.wait(), Err(Errno::EFAULT));
+        let late = start(wait(both));
+        hold.cpu.write(0, 1);
+        assert!(before.iter().all(|job| job.wait() == Ok(())));
+        for (at, job) in early.iter().flatten().chain([&late]).enumerate() {
+            assert_eq!(job.wait(), Err(Errno::ECANCELED), "round {n}, {at}");
+        }
+        let written = (target.cpu.read(0), target.cpu.read(8));
+        assert_eq!(written, (0, 1), "round {n}");
+    }
 }
 
 fn waits_end_when_a_signal_comes() {
