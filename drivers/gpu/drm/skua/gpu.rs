@@ -95,6 +95,7 @@ use crate::{
         }, //
     },
     fences::{
+        hold::Workers,
         monitored::Owners,
         retry::Retries, //
     },
@@ -350,6 +351,8 @@ pub(crate) struct Gpu {
     /// What was made resident and waits for an unlock.
     #[pin]
     pub(crate) pending_residency: PendingResidency,
+    /// What of that, and of what is held, workers have.
+    pub(crate) hold_workers: Workers,
     /// Who waits for another attempt to let go of what is held.
     #[pin]
     pub(crate) retries: Retries,
@@ -519,6 +522,7 @@ impl Gpu {
             shrinker <- new_spinlock!(None),
             discarder <- new_spinlock!(None),
             pending_residency <- PendingResidency::new(),
+            hold_workers: Workers::new(),
             retries <- Retries::new(),
             moves <- Moves::new(),
             pager <- Pager::new(),

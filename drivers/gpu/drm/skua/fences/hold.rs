@@ -47,7 +47,10 @@ use crate::{
         signals::Signals, //
     },
     few::Few,
-    gpu::SkuaDevice,
+    gpu::{
+        Pauses,
+        SkuaDevice, //
+    },
     kernel_heap::client_flags,
     quota::Quota, //
 };
@@ -59,9 +62,12 @@ use kernel::{
         RBTreeNodeReservation, //
     },
     sync::{
+        aref::ARef,
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Arc,
         Mutex, //
@@ -71,12 +77,57 @@ use kernel::{
         Delta,
         Instant,
         Monotonic, //
+    },
+    workqueue::{
+        HasWork,
+        WorkItem, //
     }, //
 };
 
 /// Where held requests are let go. It belongs to the module: the work may hold the last reference
 /// to the device.
 pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
+
+/// How many work items of one device [`QUEUE`] has, or runs. Who unbinds the device waits for these
+/// alone: what other devices' clients have held may wait for long.
+pub(crate) struct Workers(Atomic<u32>);
+
+impl Workers {
+    /// None.
+    pub(crate) fn new() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// Has a worker run `item`, of `dev`, or gives it back if it is queued already: then it will
+    /// run and look. In any context; allocates nothing.
+    pub(crate) fn enqueue<T, const ID: u64>(dev: &SkuaDevice, item: Arc<T>) -> Result<(), Arc<T>>
+    where
+        T: WorkItem<ID, Pointer = Arc<T>> + HasWork<T, ID> + Send + Sync + 'static,
+    {
+        let dev: ARef<SkuaDevice> = dev.into();
+        // No wrap: each is in memory. First: it may have run before the next line.
+        dev.hold_workers.0.fetch_add(1, Relaxed);
+        let queued = QUEUE.enqueue::<Arc<T>, ID>(item);
+        if queued.is_err() {
+            dev.hold_workers.has_run();
+        }
+        queued
+    }
+
+    /// A work item has run, and has touched what the device has for the last time.
+    pub(crate) fn has_run(&self) {
+        self.0.fetch_sub(1, Release);
+    }
+
+    /// Waits until there is none. Process context; whoever queues more does so for work that has
+    /// ended.
+    pub(crate) fn wait(&self) {
+        let pauses = Pauses::new();
+        while self.0.load(Acquire) != 0 {
+            pauses.sleep();
+        }
+    }
+}
 
 /// How long there may be no room for what is let go, in milliseconds.
 pub(crate) const PATIENCE_MS: i64 = 10_000;
@@ -267,8 +318,10 @@ pub(crate) fn defer<T: Holder>(holder: &Arc<T>, memory: HeldMemory<T>, deferred:
     T::look_again(holder.clone());
 }
 
-/// Lets go of what is due, or of all if the holder is not active any more. Process context.
+/// Lets go of what is due, or of all if the holder is not active any more. In a worker of
+/// [`QUEUE`].
 pub(crate) fn run<T: Holder>(holder: Arc<T>) {
+    let dev: ARef<SkuaDevice> = holder.device().into();
     while let Some((item, is_active)) = next(&*holder) {
         let tried = Instant::now();
         let is_request = matches!(item, Item::Request(_));
@@ -305,6 +358,7 @@ pub(crate) fn run<T: Holder>(holder: Arc<T>) {
         }
     }
     T::bury(holder);
+    dev.hold_workers.has_run();
 }
 
 /// Takes out the first that is held, if it is to be released (`true`) or cancelled.

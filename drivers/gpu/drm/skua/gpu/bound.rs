@@ -137,7 +137,7 @@ impl Gpu {
         drop(signalling);
         dev.retries.stop();
         // What waits in the queues looks, finds nothing to do, and lets go of the device.
-        crate::fences::hold::QUEUE.flush();
+        dev.hold_workers.wait();
         QUEUE.flush();
         crate::memory::vm::QUEUE.flush();
         // What waited for binds and moves.

@@ -13,10 +13,10 @@
 //! ```
 //!
 //! The worker does what the ioctl does, making room included, so it is in
-//! [the queue](hold::QUEUE) that no fence waits for. What it allocates is charged to the group of
-//! who made the call; VRAM to no group but the root, as for what is [held](hold). What was evicted
-//! meanwhile, or has no handle any more, does not move. A lock ends at the latest when the client's
-//! file is closed. Who has locked it and would sleep until then is told so
+//! [the queue](crate::fences::hold::QUEUE) that no fence waits for. What it allocates is charged to
+//! the group of who made the call; VRAM to no group but the root, as for what is held. What was
+//! evicted meanwhile, or has no handle any more, does not move. A lock ends at the latest when the
+//! client's file is closed. Who has locked it and would sleep until then is told so
 //! ([`PendingResidency::waits_for`]).
 //!
 //! Lock: `operations`, a spin lock, for what is pending, of all clients.
@@ -29,7 +29,7 @@ use crate::{
         memcg::MemoryGroup, //
     },
     fences::{
-        hold,
+        hold::Workers,
         monitored::MonitoredFence,
         pledge::Publisher, //
     },
@@ -84,7 +84,7 @@ use kernel::{
 pub(crate) const CLIENT_PENDING: u64 = 64;
 
 /// Of all clients of a GPU, at most, each of a thousand objects: who is to wake any of them looks
-/// at all, and those of one user leave others workers of [the queue](hold::QUEUE).
+/// at all, and those of one user leave others workers of the queue.
 pub(crate) const MAX_PENDING: u64 = 1024;
 
 /// Between two attempts where there is no memory to wait once more, in milliseconds.
@@ -247,7 +247,8 @@ impl PendingResidency {
             };
             if let Some((_, operation)) = due.map(RBTreeNode::to_key_value) {
                 // It is in the list or in the queue.
-                let _ = hold::QUEUE.enqueue(operation);
+                let dev = operation.dev.clone();
+                let _ = Workers::enqueue::<_, 0>(&dev, operation);
             }
         }
     }
@@ -304,12 +305,9 @@ impl Operation {
         let (dev, parent) = (&self.dev, gpu::parent(&bound));
         residency::move_in(&self.device, dev, parent, &self.objects)
     }
-}
 
-impl WorkItem for Operation {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
+    /// Has the objects move, and tells of it, or waits again. In a worker.
+    fn go_on_or_wait(this: Arc<Self>) {
         let moves = this.group.charge(|| this.go_on());
         if this.is_locked_out() && !this.has_failed() {
             // Locked again meanwhile.
@@ -322,7 +320,8 @@ impl WorkItem for Operation {
                 }
                 Err(_) => {
                     fsleep(Delta::from_millis(PAUSE_MS));
-                    let _ = hold::QUEUE.enqueue(this);
+                    let dev = this.dev.clone();
+                    let _ = Workers::enqueue::<_, 0>(&dev, this);
                 }
             }
             return;
@@ -334,5 +333,15 @@ impl WorkItem for Operation {
             (Some(publisher), Err(_)) => publisher.fail(),
             (None, _) => (),
         }
+    }
+}
+
+impl WorkItem for Operation {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let dev = this.dev.clone();
+        Self::go_on_or_wait(this);
+        dev.hold_workers.has_run();
     }
 }

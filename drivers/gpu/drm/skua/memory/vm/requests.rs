@@ -11,7 +11,8 @@ use crate::{
         hold::{
             self,
             Holder,
-            Holds, //
+            Holds,
+            Workers, //
         },
         monitored::{
             End,
@@ -165,8 +166,8 @@ impl Holder for Vm {
     }
 
     fn look_again(this: Arc<Self>) {
-        // Refused if it is queued already: then it will run and look.
-        if let Err(vm) = hold::QUEUE.enqueue::<_, 1>(this) {
+        let dev = this.dev.clone();
+        if let Err(vm) = Workers::enqueue::<_, 1>(&dev, this) {
             Self::bury(vm);
         }
     }

@@ -13,6 +13,7 @@ use crate::{
             self,
             Holder,
             Holds,
+            Workers,
             MAX_REQUESTS, //
         },
         monitored::{
@@ -132,8 +133,8 @@ impl Holder for Context {
     }
 
     fn look_again(this: Arc<Self>) {
-        // Refused if it is queued already: then it will run and look.
-        if let Err(context) = hold::QUEUE.enqueue::<_, 1>(this) {
+        let dev = this.dev.clone();
+        if let Err(context) = Workers::enqueue::<_, 1>(&dev, this) {
             Self::bury(context);
         }
     }
