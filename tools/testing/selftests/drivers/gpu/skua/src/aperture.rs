@@ -862,7 +862,14 @@ pub fn it_shows_again_after_a_reset() {
     for buffer in &buffers {
         stamp(&buffer.cpu, 3);
     }
+    // A lock of what is shown: it, its address and its pages of the aperture are there afterwards.
+    let lock = || hidden.rig.lock(buffers[1].handle).expect("BO_LOCK");
+    let offset = lock();
+    let locked = pages()[2];
+    assert!(locked > 0, "no page is for what is locked");
     Function::first().debugfs("reset").expect("debugfs");
+    assert_eq!(pages()[2], locked, "pages for what is locked");
+    assert_eq!(place(&hidden.rig, buffers[1].handle), Place::Vram);
     // First what has all pages of the aperture: it is shown by what was written before the reset.
     for buffer in buffers.iter().rev() {
         expect_zero(&buffer.cpu);
@@ -872,6 +879,12 @@ pub fn it_shows_again_after_a_reset() {
     for buffer in &buffers {
         expect("after a reset", &buffer.cpu, 4);
     }
+    // It counts as before, and ends.
+    assert_eq!(lock(), offset);
+    for left in [Ok(()), Ok(()), Err(Errno::EINVAL)] {
+        assert_eq!(hidden.rig.unlock(buffers[1].handle), left);
+    }
+    assert_eq!(pages()[2], 0, "pages for what is not locked any more");
     let rig = Rig::new();
     let new = in_vram(&rig, 2 * hidden.size);
     expect_zero(&new.cpu);
