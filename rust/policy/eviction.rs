@@ -342,6 +342,30 @@ pub fn leave<P: Place>(place: &mut P, need: Need, missing: u64) -> Result<(), P:
     Search::new(place, need).leave(place, missing)
 }
 
+/// Calls `f` with those that would leave for [`Need::Needs`], by priority, up to `most`, the first
+/// one first: of those that are alike by age, however large they are and whatever is expected of
+/// them.
+///
+/// # Errors
+///
+/// As [`Place::facts`], and of `f`; for want of memory.
+pub fn each_next<P: Place>(
+    place: &P,
+    most: usize,
+    mut f: impl FnMut(Rank, &P::Object) -> Result<(), P::Error>,
+) -> Result<(), P::Error> {
+    let mut search = Search::new(place, Need::Needs);
+    for _ in 0..most {
+        let Some(one) = search.next(place)? else {
+            break;
+        };
+        if let Some(rank) = Rank::ALL.get(one.pass.rank) {
+            f(*rank, &one.object)?;
+        }
+    }
+    Ok(())
+}
+
 /// An object that may leave.
 struct Candidate<O> {
     /// When it leaves, beside others: in the order of passes, and in one by `number`.

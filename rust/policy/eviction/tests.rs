@@ -183,6 +183,16 @@ fn the_order_is_group_resident_rank_use() {
         let first = &order[..missing as usize];
         assert_eq!(left(&objects, Need::Needs, missing), first, "{missing}");
     }
+    for most in [0, 3, 16] {
+        let mut next = Vec::new();
+        let looked = each_next(&Memory::new(&objects), most, |rank, number| {
+            assert_eq!(rank, objects[*number as usize].rank);
+            next.push(*number);
+            Ok(())
+        });
+        assert_eq!(looked, Ok(()));
+        assert_eq!(next, order[..most.min(order.len())]);
+    }
     // Who merely prefers it takes nothing that is held or resident.
     assert_eq!(left(&objects, Need::Prefers, 6), order[..6]);
     assert_eq!(left(&objects, Need::Own, 1), [8]);

@@ -4,7 +4,7 @@
 //!
 //! | file | what it shows |
 //! |---|---|
-//! | `regions` | memory regions: size, use, what is clean of the free, the allocator's free blocks; host aperture: pages; holders; who is next |
+//! | `regions` | memory regions: size, use, what is clean of the free, the allocator's free blocks; host aperture: pages; holders; who leaves next, in that order |
 //! | `residents` | what is resident for a device of a client's: client, process, device, where it is, bytes, how often it was made so |
 //! | `gart` | pages of the aperture segment that show memory: number, bus address, whether snooped |
 //! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables, binds that are held |
@@ -61,10 +61,10 @@ use crate::{
     policy::{
         buddy::PAGE_BYTES,
         eviction::{
+            each_next,
             Holders,
             Place, //
-        },
-        priority::Rank, //
+        }, //
     },
     spec::mmu::Target,
     submit::report, //
@@ -183,8 +183,8 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
     },
 ];
 
-/// How many objects of each priority are shown.
-const NEXT: usize = 4;
+/// How many of the objects that leave next are shown.
+const NEXT: usize = 32;
 
 fn full(_: core::fmt::Error) -> Error {
     ENOSPC
@@ -244,7 +244,7 @@ fn regions(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> core::fmt:
     Ok(())
 }
 
-/// Prints what holds the memory of a region, and who is the next to leave it, by priority.
+/// Prints what holds the memory of a region, and who leaves it next, in that order.
 fn holders(
     name: &str,
     place: &impl Place<Error = Error>,
@@ -257,14 +257,11 @@ fn holders(
         write!(out, " {} {}", word, sum).map_err(full)?;
     }
     writeln!(out).map_err(full)?;
-    for rank in Rank::ALL {
-        for object in place.walk(rank).take(NEXT) {
-            let facts = place.facts(&object)?;
-            let what = Holders::word(&facts, place.is_idle(&object));
-            writeln!(out, "{}: {}: {} {}", name, rank.name(), facts.bytes, what).map_err(full)?;
-        }
-    }
-    Ok(())
+    each_next(place, NEXT, |rank, object| {
+        let facts = place.facts(object)?;
+        let what = Holders::word(&facts, place.is_idle(object));
+        writeln!(out, "{}: {}: {} {}", name, rank.name(), facts.bytes, what).map_err(full)
+    })
 }
 
 fn residents(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
