@@ -318,18 +318,20 @@ pub const ROWS: &[Row] = &[
     row(13, "residency.all.slope", "log by log, 125 to 1000 objects, all of which are out")
         .at_most(1.1).limit(1.0).roughly(),
     row(15, "tables.page.map.flushes", "per ioctl, 1 page").at_most(1.0).limit(0.0),
-    row(15, "tables.page.map.entries", "per page, 1 page").at_most(1.0),
+    row(15, "tables.page.map.entries", "per page, 1 page").at_most(1.0).limit(1.0),
     row(15, "tables.page.unmap.flushes", "per ioctl, 1 page").at_most(1.0).limit(1.0),
-    row(15, "tables.page.unmap.entries", "per page, 1 page").at_most(1.0),
+    row(15, "tables.page.unmap.entries", "per page, 1 page").at_most(1.0).limit(1.0),
     row(15, "tables.pages.map.flushes", "per ioctl, 1024 pages").at_most(1.0).limit(0.0),
-    row(15, "tables.pages.map.entries", "per page, 1024 pages").at_most(1.0),
+    row(15, "tables.pages.map.entries", "per page, 1024 pages").at_most(1.0).limit(1.0),
     row(15, "tables.pages.unmap.flushes", "per ioctl, 1024 pages").at_most(1.0).limit(1.0),
-    row(15, "tables.pages.unmap.entries", "per page, 1024 pages").at_most(1.0),
+    row(15, "tables.pages.unmap.entries", "per page, 1024 pages").at_most(1.0).limit(1.0),
     row(15, "tables.vram.map.flushes", "per ioctl, 1024 pages of VRAM").at_most(1.0).limit(0.0),
-    row(15, "tables.vram.map.entries", "per page, 1024 pages of VRAM").at_most(1.0),
+    row(15, "tables.vram.map.entries", "per page, 1024 pages of VRAM")
+        .at_most(1.0).limit(1.0 / 512.0),
     row(15, "tables.vram.map.entries.off", "per page, 1024 pages of VRAM, none of them large"),
     row(15, "tables.vram.unmap.flushes", "per ioctl, 1024 pages of VRAM").at_most(1.0).limit(1.0),
-    row(15, "tables.vram.unmap.entries", "per page, 1024 pages of VRAM").at_most(1.0),
+    row(15, "tables.vram.unmap.entries", "per page, 1024 pages of VRAM")
+        .at_most(1.0).limit(1.0 / 512.0),
     row(15, "tables.vram.unmap.entries.off", "per page, 1024 pages of VRAM, none of them large"),
     row(16, "aperture.stream.maps", "per page, looked at in turn").at_most(1.0).limit(1.0),
     row(16, "aperture.stream.flushes", "of the aperture per page mapped").at_most(1.0).limit(1.0),
@@ -337,7 +339,7 @@ pub const ROWS: &[Row] = &[
     row(16, "aperture.stream.register_writes", "per page mapped").at_most(1.0).limit(1.0),
     row(16, "aperture.stream.register_reads", "per page mapped").limit(0.0).roughly(),
     row(16, "aperture.copy", "of the speed of system memory, by the host's clock")
-        .at_least(0.7).roughly(),
+        .at_least(0.7).limit(1.0).roughly(),
     row(18, "tdr.asked.detection", "looks of the watchdog after the time-out, it stops when asked")
         .at_most(1.0).limit(0.0).roughly(),
     row(18, "tdr.asked.innocent", "of others' work ends well").at_least(1.0).limit(1.0),
