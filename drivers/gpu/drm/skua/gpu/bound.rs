@@ -149,6 +149,7 @@ impl Gpu {
         if !dev.reapers.is_quiet() {
             Gpu::keep(dev);
         }
+        // What takes longer is freed later: it touches the device no more.
         let _ = dev.reapers.flush(&mut eviction::patience());
         // Waits for who makes room for a group, and that for work: all of it is over.
         drop(region);

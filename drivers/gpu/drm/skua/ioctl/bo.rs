@@ -178,6 +178,7 @@ impl File {
         let close = |handle: u32, bo: &BoRef| {
             // Another thread may have closed it, and have the number for something else.
             if names(file, handle, bo) {
+                // Or a third has just now.
                 let _ = file::delete_handle(file, handle);
             }
         };

@@ -74,6 +74,7 @@ impl File {
         };
         while let Some(bo) = vm.claim_owned(slot) {
             remove_one(&self.allocations, |it| it.is(&bo));
+            // For want of memory: as said above.
             let _ = save_areas::free(&self.dev, vm, &bo);
         }
     }
@@ -147,6 +148,7 @@ impl File {
             Err(error) => {
                 remove_one(&this.allocations, |it| it.is(&bo));
                 if bo.claim() {
+                    // Or it goes with the address space.
                     let _ = save_areas::free(dev, &vm, &bo);
                 }
                 return Err(error);

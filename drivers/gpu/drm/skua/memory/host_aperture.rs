@@ -405,11 +405,12 @@ pub(crate) fn give_back(range: &VramRange) {
                 count += 1;
             }
             if count == BATCH {
+                // A device that does not acknowledge is reset, and told of what `window` has alone.
                 let _ = hide(dev, &hidden);
                 count = 0;
             }
         }
-        // Before others have the window.
+        // Before others have the window; as above.
         if count > 0 {
             let _ = hide(dev, hidden.get(..count).unwrap_or_default());
         }

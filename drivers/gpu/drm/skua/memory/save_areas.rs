@@ -207,7 +207,7 @@ fn map(
 ) -> Result<u64> {
     let va = vm.map_own(parent, bo, size, window, alignment);
     va.inspect_err(|_| {
-        // What of it is mapped.
+        // What of it is mapped; for want of memory it goes with the address space.
         let _ = destruction::destroy_own(dev, vm.client(), bo, Few::Empty);
     })
 }

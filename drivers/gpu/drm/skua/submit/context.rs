@@ -723,6 +723,7 @@ impl Context {
     pub(crate) fn mark_failed(self: &Arc<Self>, status: Status) -> bool {
         self.mark_and(status, || {
             if let Some(vm) = self.vm() {
+                // It may have failed before, with another context.
                 let _ = vm.device().fail(status.code());
             }
         })

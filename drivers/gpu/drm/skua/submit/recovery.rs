@@ -750,6 +750,7 @@ pub(crate) fn mark_guilty(
     }
     let vm = context.vm().cloned()?;
     if !is_first {
+        // Whether it had failed before does not matter: it has now.
         let _ = vm.device().fail(status.code());
     }
     Some(vm)

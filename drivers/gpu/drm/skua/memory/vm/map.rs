@@ -155,6 +155,7 @@ impl Vm {
         if let (Some(this), Some(dev)) = (this, device::enter(&*self.dev)) {
             for gone in all.iter() {
                 let (bo, spans) = (&gone.bo, &gone.spans);
+                // What there is no memory for stays, as said above.
                 let _ = match bo.saves_context() {
                     true => unmap_own(map, spans),
                     false => this.accept_unmaps(gpu::parent(&dev), map, bo, spans),
