@@ -4,23 +4,26 @@
 //! program a GPU without another one for that.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
-use skua_selftests::moving::Uncleared;
+use skua_selftests::moving::{evict_all, movable, resident, Uncleared};
 use skua_selftests::raw::Errno;
-use skua_selftests::rig::{wait_value, write};
+use skua_selftests::rig::{copy, wait_value, write};
 use skua_selftests::suite::eventually;
 use skua_selftests::unpreempted::Unasked;
 use skua_selftests::witness::quiet;
-use skua_selftests::{suite, tests, Engine, Place, Rig};
+use skua_selftests::{suite, tests, Client, Engine, Place, Rig};
 use skua_spec::command::Command;
 
 pub(crate) fn main() -> ExitCode {
     suite::main(tests![
         row_2_14_paging_is_first_with_its_ids_and_others_get_new_ones: 60 at_rest,
         row_2_14_so_it_is_after_a_reset: 60 at_rest,
+        row_2_14_paging_without_end_starves_nobody: 120 at_rest,
         row_2_10_no_call_waits_for_an_initialisation: 60,
         free_memory_is_cleared_when_nobody_works: 60 at_rest,
     ])
@@ -48,6 +51,40 @@ fn row_2_14_paging_is_first_with_its_ids_and_others_get_new_ones() {
 
 fn row_2_14_so_it_is_after_a_reset() {
     write_again(Stop::Reset);
+}
+
+/// Paging is more important than all work of clients (P-12), whose engine it is here: the least
+/// important of them goes on beside objects that leave VRAM and come back all the time.
+fn row_2_14_paging_without_end_starves_nobody() {
+    const SIZE: u64 = 1 << 20;
+    const JOBS: u64 = 100;
+    let rig = Rig::new().having_worked();
+    let target = rig.buffer(Place::System, 4096);
+    let low = rig.context_having_worked(Engine::Copy);
+    assert_eq!(rig.prioritise(low, -7), Ok(()));
+    let moves = || Function::first().counters(["driver_evictions", "driver_promotions"]);
+    let (before, is_over) = (moves(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let other = Client::new();
+            let moving = [(); 4].map(|()| movable(&other, SIZE));
+            while !is_over.load(Ordering::Relaxed) {
+                evict_all();
+                resident(&other, &moving);
+            }
+        });
+        for n in 1..=JOBS {
+            let work = [copy(target.va, target.va + 2048, 8), write(target.va, n)];
+            let ended = rig.start_in(low, &work).wait();
+            is_over.store(ended.is_err() || n == JOBS, Ordering::Relaxed);
+            assert_eq!(ended, Ok(()), "job {n}");
+        }
+    });
+    assert_eq!(target.cpu.read(0), JOBS);
+    let after = moves();
+    let moved = [0, 1].map(|at| after[at] - before[at]);
+    println!("{moved:?} evictions and promotions beside {JOBS} jobs");
+    assert!(moved.iter().all(|moved| *moved > 0), "nothing moved");
 }
 
 /// Behind what waits the ring has packets of clients and of paging by turns, which it has not
