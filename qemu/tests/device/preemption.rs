@@ -1128,15 +1128,19 @@ fn what_was_not_saved_is_scrambled() {
     assert!(scrambled > 0, "no register was scrambled");
 }
 
-/// The program of a filter as it is in `samples/skua-filter`.
+/// Files of `samples/skua-filter`, with their names.
+macro_rules! files {
+    ($($name:literal)*) => {
+        [$(($name, include_str!(concat!("../../../samples/skua-filter/filters/", $name)))),*]
+    };
+}
+
+/// The program of a filter.
 fn filter(text: &str) -> Program {
-    macro_rules! files {
-        ($($name:literal)*) => {
-            [$(($name, include_str!(concat!("../../../samples/skua-filter/filters/", $name)))),*]
-        };
-    }
-    let files =
-        files!["channels.inc" "group.inc" "luma.inc" "neighbours.inc" "point.inc" "store.inc"];
+    let files = files![
+        "blur_begin.inc" "blur_end.inc" "channels.inc" "group.inc" "luma.inc" "neighbours.inc"
+        "point.inc" "store.inc"
+    ];
     let find = |name: &str| {
         let file = files.iter().find(|(other, _)| *other == name);
         file.map(|(_, text)| (*text).to_owned())
@@ -1144,32 +1148,26 @@ fn filter(text: &str) -> Program {
     assemble_with(text, find).unwrap_or_else(|e| panic!("{e:?}"))
 }
 
-/// What lives is a small part of what there can be, and a device that saves all does as well.
+/// What lives is a small part of what there can be, and a device that saves all does as well: in
+/// each pass of each filter.
 #[test]
 fn what_lives_is_saved_and_no_more() {
-    let filters = [
-        (
-            "edge",
-            include_str!("../../../samples/skua-filter/filters/edge.s"),
-        ),
-        (
-            "sharpen",
-            include_str!("../../../samples/skua-filter/filters/sharpen.s"),
-        ),
-        (
-            "histogram",
-            include_str!("../../../samples/skua-filter/filters/histogram.s"),
-        ),
+    let filters = files![
+        "blur_columns.s" "blur_rows.s" "edge.s" "emboss.s" "equalize.s" "equalize_table.s"
+        "grayscale.s" "histogram.s" "invert.s" "sepia.s" "sharpen.s"
     ];
     for (name, text) in filters {
         let work = |stepped: &mut Stepped| {
             let program = filter(text);
             stepped.set_vram(DATA, &program.bytes());
             let value = |name: &str| match name {
-                "source" => Some(DATA_VA + 0x1_0000),
+                "source" | "intermediate" => Some(DATA_VA + 0x1_0000),
+                "weights" => Some(DATA_VA + 0x2_0000),
+                "table" => Some(DATA_VA + 0x3_0000),
                 "target" | "histogram" => Some(DATA_VA + 0x4_0000),
                 "width" => Some(96),
                 "rows" | "source_rows" => Some(32),
+                "radius" => Some(4),
                 _ => Some(0),
             };
             for at in (DATA + 0x1_0000..DATA + 0x2_0000).step_by(8) {
@@ -1188,7 +1186,7 @@ fn what_lives_is_saved_and_no_more() {
             let mut driver = Driver::new(preemption, work);
             let (mut sum, mut most) = (0, 0);
             while !driver.packets.is_empty() {
-                driver.advance(400);
+                driver.advance(100);
                 let stop = driver.preempt(100).unwrap_or_else(|o| panic!("{o:?}"));
                 if stop.cause.is_saved() {
                     let saved = driver.stepped.saved(CONTEXT);
@@ -1202,7 +1200,9 @@ fn what_lives_is_saved_and_no_more() {
             if preemption.full {
                 assert_eq!(average, u64::from(STATE_SIZE));
             } else {
-                assert!(most <= STATE_SIZE / 10, "{name}: {most}");
+                // Where as much lives as may, a group of 512 threads has a little more.
+                assert!(average <= u64::from(STATE_SIZE / 10), "{name}: {average}");
+                assert!(most <= STATE_SIZE / 8, "{name}: {most}");
             }
         }
     }
