@@ -162,21 +162,25 @@ fn row_2_20_classes_of_processes_end_in_order() {
     expect_in_order(&numbers, since);
 }
 
-/// The share of the first of those that have `used` so much, from half of `total` ticks on until
-/// all have used these: at any one moment one owes the others up to a turn.
+/// The share of the first of those that have `used` so much, since all have begun, from half of
+/// `total` ticks on until all have used these: at any one moment one owes the others up to a turn,
+/// and for what one had before another was ready nothing is owed.
 #[track_caller]
 fn mean_share<const N: usize>(total: u64, used: impl Fn() -> [u64; N]) -> f64 {
+    let all_begun = || Some(used()).filter(|used| used.iter().all(|ticks| *ticks > 0));
+    let first = eventually(all_begun).unwrap_or_else(|| panic!("{:?} ticks", used()));
     let mut shares = Vec::new();
     let end = eventually(|| {
         let used = used();
-        let sum = used.iter().sum::<u64>();
+        let since = |at: usize| used[at] - first[at];
+        let sum: u64 = (0..N).map(since).sum();
         if sum >= total / 2 {
-            shares.push(used[0] as f64 / sum as f64);
+            shares.push(since(0) as f64 / sum as f64);
         }
         (sum > total).then_some(())
     });
     assert!(end.is_some(), "it does not go on: {:?} ticks", used());
-    println!("# {} looks: {shares:.3?}", shares.len());
+    println!("{first:?} ticks; {} looks: {shares:.3?}", shares.len());
     shares.iter().sum::<f64>() / shares.len() as f64
 }
 
