@@ -225,6 +225,10 @@ pub const ROWS: &[Row] = &[
     row(5, "urgent.hog.p99", "ticks, 99th percentile").roughly(),
     row(5, "urgent.hog.max", "ticks, the longest").roughly(),
     row(5, "urgent.ratio", "times alone, 99th percentiles").at_most(1.1).limit(1.0).roughly(),
+    row(5, "urgent.large", "ticks while other work with a large state has the engine, at most")
+        .roughly(),
+    row(5, "urgent.large.p99", "ticks, 99th percentile").roughly(),
+    row(5, "urgent.large.ratio", "times alone, 99th percentiles").at_most(1.1).limit(1.0).roughly(),
     row(5, "urgent.unpreempted", "ticks, preemption turned off, at most").roughly(),
     row(6, "fairness.jain", "of 4 equals, Jain's index").at_least(0.99).limit(1.0).roughly(),
     row(6, "fairness.share_error", "of an equal share, at most").at_most(0.03).limit(0.0).roughly(),

@@ -92,7 +92,7 @@ fn halves(rig: &Rig, packets: [u64; 2]) -> Result<Vec<u64>> {
 /// Ticks of a job until it has ended while a hog has the engine, at most, and of it alone.
 fn interactive(rig: &Rig) -> Result<(u64, u64)> {
     let mut space = Space::new(rig, &rig.device)?;
-    let mut hog = Hog::new(&mut space)?;
+    let mut hog = Hog::new(&mut space, 1)?;
     let job = space.urgent(INTERACTIVE)?;
     let context = space.context(0)?;
     let alone = space.alone(&context, &job, TIMES)?;
