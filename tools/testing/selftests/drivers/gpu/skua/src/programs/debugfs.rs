@@ -20,9 +20,9 @@ use skua_uapi::*;
 pub(crate) fn main() -> ExitCode {
     suite::main(tests![
         the_files_are_there_with_and_without_clients,
-        regions_agree_with_the_query,
+        regions_agree_with_the_query at_rest,
         regions_tell_what_holds_vram_and_who_is_next: 60 at_rest,
-        residents_show_who_has_what_where,
+        residents_show_who_has_what_where at_rest,
         vms_show_what_is_bound,
         contexts_show_their_status,
         row_4_11_without_an_answer_of_the_device_there_is_an_address_space_for_paging,

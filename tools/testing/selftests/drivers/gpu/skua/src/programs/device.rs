@@ -39,7 +39,7 @@ pub(crate) fn main() -> ExitCode {
         what_is_resident_is_there_for_work: 60 at_rest,
         row_3_23_work_goes_on_beside_what_it_has_evicted: 60 at_rest,
         what_is_bound_over_what_leaves_is_seen: 60 at_rest,
-        row_3_23_what_was_submitted_before_is_waited_for: 60,
+        row_3_23_what_was_submitted_before_is_waited_for: 60 at_rest,
         row_3_23_no_other_devices_evicted_objects_wait_for_that: 60,
         who_had_it_resident_already_does_not_wait_again: 60,
         residency_ends_with_evict_and_with_the_handle: 60 at_rest,

@@ -191,7 +191,7 @@ pub(crate) fn main() -> ExitCode {
         row_2_01_a_reset_follows_a_request: 120,
         a_loss_is_told: 60,
         a_lie_ends_with_who_tells_it: 60,
-        vram_of_which_the_cpu_sees_nothing: 60,
+        vram_of_which_the_cpu_sees_nothing: 60 at_rest,
         row_0_15_contradictory_apertures_are_refused: 180,
         row_2_04_what_needs_others_is_refused_without_them: 180,
         row_2_05_an_older_device_is_not_preempted: 60,
