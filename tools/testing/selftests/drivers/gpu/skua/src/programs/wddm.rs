@@ -87,7 +87,7 @@ pub(crate) fn main() -> ExitCode {
         devices_and_fences_are_limited: 60,
         bad_fences_are_refused,
         bad_submissions_are_refused,
-        bad_allocations_are_refused,
+        bad_allocations_are_refused at_rest,
         addresses_are_read_only_to_the_program,
         stale_handles_name_nothing,
         handles_of_other_types_and_devices_are_refused,
