@@ -1200,9 +1200,10 @@ fn what_lives_is_saved_and_no_more() {
             if preemption.full {
                 assert_eq!(average, u64::from(STATE_SIZE));
             } else {
-                // Where as much lives as may, a group of 512 threads has a little more.
                 assert!(average <= u64::from(STATE_SIZE / 10), "{name}: {average}");
-                assert!(most <= STATE_SIZE / 8, "{name}: {most}");
+                // A group of 512 threads has a little more, where as much lives as may.
+                let part = if name == "blur_columns.s" { 8 } else { 10 };
+                assert!(most <= STATE_SIZE / part, "{name}: {most}");
             }
         }
     }
