@@ -43,6 +43,7 @@ pub mod paging;
 pub mod parked;
 pub mod patience;
 pub mod priority;
+pub mod promises;
 #[cfg(test)]
 mod recorder;
 pub mod relocation;

@@ -8,10 +8,8 @@
 //!     over ──── keep ──────────┘              └─▶ held submissions
 //! ```
 //!
-//! Who is to signal a value *promises* it, which gives it its place in the order of the fence: a
-//! value is reached when it was kept and all that were promised before are, too. Those are smaller.
-//! A promise that is withdrawn is as if it had never been made. So what has no part in a fence
-//! delays none of its values.
+//! Who is to signal a value *promises* it, which gives it its place in the order of the fence, by
+//! the rules of [`promises`]. So what has no part in a fence delays none of its values.
 //!
 //! All memory is allocated before: by [`Promise::new`] and [`Wait::new`]. What follows takes the
 //! fence's spin lock alone, and who waits is woken under it, some at a time.
@@ -27,12 +25,17 @@ use crate::{
         ValuePage, //
     },
     kernel_heap::client_flags,
+    policy::promises::{
+        self,
+        Promises, //
+    },
     quota::count_out, //
 };
 use kernel::{
     new_spinlock,
     prelude::*,
     rbtree::{
+        Cursor,
         RBTree,
         RBTreeNode, //
     },
@@ -87,10 +90,51 @@ struct Waiting {
 /// The value that is waited for, and a number.
 type WaitKey = (u64, u64);
 
+/// The values that are promised and not reached, each with whether it was kept.
+struct Promised(RBTree<u64, bool>);
+
+impl Promised {
+    /// What a place in the tree has.
+    fn at(next: Option<(&u64, &bool)>) -> Option<(u64, bool)> {
+        next.map(|(value, is_kept)| (*value, *is_kept))
+    }
+}
+
+impl Promises for Promised {
+    fn first(&self) -> Option<(u64, bool)> {
+        Self::at(self.0.cursor_front().as_ref().map(Cursor::current))
+    }
+
+    fn last(&self) -> Option<u64> {
+        self.0.cursor_back().map(|last| *last.current().0)
+    }
+
+    fn before(&self, value: u64) -> Option<(u64, bool)> {
+        match self.0.cursor_lower_bound(&value) {
+            Some(next) => Self::at(next.peek_prev()),
+            None => Self::at(self.0.cursor_back().as_ref().map(Cursor::current)),
+        }
+    }
+
+    fn after(&self, value: u64) -> Option<(u64, bool)> {
+        let next = self.0.cursor_lower_bound(&value.saturating_add(1));
+        Self::at(next.as_ref().map(Cursor::current))
+    }
+
+    fn keep(&mut self, value: u64) {
+        if let Some(is_kept) = self.0.get_mut(&value) {
+            *is_kept = true;
+        }
+    }
+
+    fn remove(&mut self, value: u64) {
+        self.0.remove(&value);
+    }
+}
+
 struct State {
-    /// Values that are above the fence's, and whether each was kept; of those that were and have
-    /// none between them that was not, the last: it stands for all.
-    promised: RBTree<u64, bool>,
+    /// Those that are above the fence's value.
+    promised: Promised,
     /// Waits for values that are not reached.
     waits: RBTree<WaitKey, Waiting>,
     /// How many are in `waits`, which does not count them itself.
@@ -156,7 +200,7 @@ impl MonitoredFence {
                 page,
                 is_lost_with_device,
                 state <- new_spinlock!(State {
-                    promised: RBTree::new(),
+                    promised: Promised(RBTree::new()),
                     waits: RBTree::new(),
                     len: 0,
                 }),
@@ -180,9 +224,7 @@ impl FenceValue {
 
     /// Whether `value` can be promised: it is above the fence's and all promised ones.
     fn accepts(&self, state: &State, value: u64) -> bool {
-        let last = state.promised.cursor_back();
-        let last = last.map_or(0, |cursor| *cursor.current().0);
-        value > last.max(self.page.get())
+        promises::accepts(&state.promised, self.page.get(), value)
     }
 
     /// Makes `value` the fence's, if it is above that. Who has waited for it is to be
@@ -206,19 +248,6 @@ impl FenceValue {
                 count_out(&mut state.len, 1);
                 wake(wait, true);
             }
-        }
-    }
-
-    /// Makes all promises up to the first that is not kept the fence's value.
-    fn advance(&self, state: &mut State) {
-        while let Some(cursor) = state.promised.cursor_front_mut() {
-            let (value, kept) = cursor.current();
-            if !kept {
-                break;
-            }
-            let value = *value;
-            drop(cursor.remove_current());
-            self.reach(state, value);
         }
     }
 
@@ -338,7 +367,7 @@ impl Promise {
         let mut state = self.fence.state.lock();
         let accepted = self.fence.accepts(&state, self.value);
         if let Some(node) = self.node.take_if(|_| accepted) {
-            drop(state.promised.insert(node));
+            drop(state.promised.0.insert(node));
             self.is_given = true;
         }
         self.is_given
@@ -358,22 +387,9 @@ impl Promise {
         if !core::mem::take(&mut self.is_given) {
             return;
         }
-        if end != End::Done {
-            state.promised.remove(&self.value);
-        } else if let Some(kept) = state.promised.get_mut(&self.value) {
-            *kept = true;
+        if let Some(value) = promises::end(&mut state.promised, self.value, end == End::Done) {
+            self.fence.reach(&mut state, value);
         }
-        // This one and those beside it, or, where it is gone, those on both sides.
-        if let Some(mut cursor) = state.promised.cursor_lower_bound_mut(&self.value) {
-            let is_kept = |next: Option<(&u64, &bool)>| next.is_some_and(|(_, kept)| *kept);
-            if *cursor.current().1 && is_kept(cursor.peek_prev()) {
-                drop(cursor.remove_prev());
-            }
-            if *cursor.current().1 && is_kept(cursor.peek_next()) {
-                drop(cursor.remove_current());
-            }
-        }
-        self.fence.advance(&mut state);
     }
 }
 
