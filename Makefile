@@ -106,9 +106,12 @@ else
 endif
 
 points: PATIENCE = 30
-points: guest ## preempt work at 100,000 random moments, half an hour: [POINTS=n]
-	@$(IN) $(VM) test $(PARTS) --pattern=schedule.row_2_13_each_unit_of_work_runs_once --no-host \
-		--points $(POINTS) --report out/points
+points: guest ## preempt work and take memory from under mappings 100,000 times, half an hour: [POINTS=n]
+	@for test in schedule.row_2_13_each_unit_of_work_runs_once \
+			aperture.row_0_23_mappings_go_before_a_page_is_anothers; do \
+		$(IN) $(VM) test $(PARTS) --pattern=$$test --no-host --points $(POINTS) \
+			--report out/points/$${test%%.*} || exit; \
+	done
 
 # What was changed is to be there soon.
 shell: export QUICK = 1

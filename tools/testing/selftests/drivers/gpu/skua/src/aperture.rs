@@ -462,7 +462,7 @@ pub fn mappings_go_before_a_page_is_anothers() {
     // Its mapping by a second way, and one of a child's.
     let file = rig.export(steady.handle).expect("PRIME_HANDLE_TO_FD");
     let by_file = Mapping::new(&file, 0, steady.cpu.len()).expect("mmap of a dma-buf");
-    let often = u64::from(crate::suite::rounds(4000));
+    let often = crate::suite::points(4000);
     let rounds = often / (other.cpu.len() as u64 / hidden.page) + 1;
     let stop = AtomicBool::new(false);
     let forked = in_child(|| {

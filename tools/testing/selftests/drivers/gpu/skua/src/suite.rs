@@ -139,6 +139,13 @@ pub fn rounds(often: u32) -> u32 {
     often.div_ceil(patience())
 }
 
+/// The same of what `make points` has done as often as its user says (`SKUA_POINTS`).
+pub fn points(often: u32) -> u64 {
+    let wanted = env::var("SKUA_POINTS").ok();
+    let wanted = wanted.and_then(|text| text.parse().ok());
+    wanted.unwrap_or_else(|| rounds(often).into())
+}
+
 fn limit(seconds: u32) -> std::time::Duration {
     std::time::Duration::from_secs(u64::from(seconds) * u64::from(patience()))
 }

@@ -637,14 +637,6 @@ fn soon(mut ask: impl FnMut() -> Option<()>) -> Option<()> {
     (0..10_000).find_map(|_| ask()).or_else(|| eventually(ask))
 }
 
-/// How often work is preempted, in the midst of it, before [`row_2_13_each_unit_of_work_runs_once`]
-/// has seen enough: what the environment says in `SKUA_POINTS`.
-fn points() -> u64 {
-    let wanted = std::env::var("SKUA_POINTS").ok();
-    let wanted = wanted.and_then(|text| text.parse().ok());
-    wanted.unwrap_or_else(|| suite::rounds(1000).into())
-}
-
 /// Threads, pixels and packets, while somebody more important has a little to do at every moment.
 fn row_2_13_each_unit_of_work_runs_once() {
     let seed = seed();
@@ -689,7 +681,7 @@ fn row_2_13_each_unit_of_work_runs_once() {
         assert_eq!(rig.wait(done), Ok(()), "seed {seed}");
         assert_eq!(rig.syncobj_destroy(done), Ok(()));
     };
-    let wanted = points();
+    let wanted = suite::points(1000);
     let (mut met, mut asked, mut rounds, mut jobs) = (0, 0, [0; 6], VecDeque::new());
     while met < wanted {
         let trace = Trace::of(&["skua_preempted"]);
