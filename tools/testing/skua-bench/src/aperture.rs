@@ -61,11 +61,13 @@ fn stream(rig: &Rig, aperture: u64, page: u32, ahead: bool, report: &mut Report)
     let (bo, mapping) = object(rig, TIMES * aperture, false)?;
     let cost = rig.counters.cost()?;
     let before = rig.counters.read()?;
+    let faults_before = faults()?;
     let pages = bo.size() / u64::from(page);
     for at in 0..pages {
         let at = if ahead { at } else { pages - 1 - at };
         mapping.read::<u64>(usize::try_from(at * u64::from(page))?)?;
     }
+    let faults = faults()?.saturating_sub(faults_before);
     let grown = rig.counters.read()?.since(&before).since(&cost);
     let maps = grown.get("driver_aperture_maps")?;
     if !ahead {
@@ -73,6 +75,7 @@ fn stream(rig: &Rig, aperture: u64, page: u32, ahead: bool, report: &mut Report)
         return report.ratio("aperture.stream.flushes.off", flushes, maps);
     }
     report.ratio("aperture.stream.maps", maps, pages)?;
+    report.ratio("aperture.stream.faults", faults, maps)?;
     for (row, counter) in [
         ("aperture.stream.flushes", "aperture_flush"),
         ("aperture.stream.register_writes", "register_write"),
@@ -81,6 +84,18 @@ fn stream(rig: &Rig, aperture: u64, page: u32, ahead: bool, report: &mut Report)
         report.ratio(row, grown.get(counter)?, maps)?;
     }
     Ok(())
+}
+
+/// Page faults of this thread that read nothing from a disk.
+fn faults() -> Result<u64> {
+    let stat = fs::read_to_string("/proc/thread-self/stat")?;
+    // proc(5): `minflt` is the tenth field, and the second alone may have spaces in it.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let count = fields.split_whitespace().nth(7);
+    count
+        .context("/proc/thread-self/stat")?
+        .parse()
+        .map_err(Into::into)
 }
 
 /// What the host's clock says: here a nanosecond is an instruction, whatever it waits for.

@@ -338,6 +338,7 @@ pub const ROWS: &[Row] = &[
         .at_most(1.0).limit(1.0 / 512.0),
     row(15, "tables.vram.unmap.entries.off", "per page, 1024 pages of VRAM, none of them large"),
     row(16, "aperture.stream.maps", "per page, looked at in turn").at_most(1.0).limit(1.0),
+    row(16, "aperture.stream.faults", "of the CPU per page mapped").at_most(1.0).roughly(),
     row(16, "aperture.stream.flushes", "of the aperture per page mapped").at_most(1.0).limit(1.0),
     row(16, "aperture.stream.flushes.off", "of the aperture per page mapped, none ahead"),
     row(16, "aperture.stream.register_writes", "per page mapped").at_most(1.0).limit(1.0),
