@@ -192,7 +192,7 @@ enum drm_skua_ioctl_id {
 	DRM_SKUA_FENCE_SIGNAL,
 	/** @DRM_SKUA_FENCE_WAIT: Wait for values. */
 	DRM_SKUA_FENCE_WAIT,
-	/** @DRM_SKUA_FENCE_EVENTFD: Have an eventfd signalled with a value. */
+	/** @DRM_SKUA_FENCE_EVENTFD: Have an eventfd signalled with values. */
 	DRM_SKUA_FENCE_EVENTFD,
 	/** @DRM_SKUA_CONTEXT_SET_PRIORITY: Say how important the work of a context is. */
 	DRM_SKUA_CONTEXT_SET_PRIORITY,
@@ -1756,7 +1756,7 @@ struct drm_skua_fence_signal {
 };
 
 /**
- * enum drm_skua_fence_wait_flags - How to wait
+ * enum drm_skua_fence_wait_flags - How to wait, or have an eventfd wait
  */
 enum drm_skua_fence_wait_flags {
 	/** @DRM_SKUA_FENCE_WAIT_ANY: For one of the values, not for all. */
@@ -1802,23 +1802,31 @@ struct drm_skua_fence_wait {
 /**
  * struct drm_skua_fence_eventfd - Argument of DRM_IOCTL_SKUA_FENCE_EVENTFD
  *
- * Adds 1 to an eventfd, once, soon after the fence has at least @value, or the device of the handle
- * has failed or is destroyed, as all are with the file, or nobody can signal the fence any more: it
- * has no handle and no descriptor, and no work that is to signal it.
+ * Adds 1 to an eventfd, once, soon after fences have at least their values, of which @flags and
+ * @values say the same as in &struct drm_skua_fence_wait; or what it waits for is over otherwise:
  *
- * Errors: -ENOENT for @fence; -EBADF if there is no @eventfd, -EINVAL if it is another file;
- * -ECANCELED for a device that is not active; -ENOSPC if 4096 eventfds of the client
- * wait, or the fence has 8192 waits.
+ * - the device of a handle has failed or is destroyed, as all are with the file;
+ * - nobody can signal one of the fences any more, or, with DRM_SKUA_FENCE_WAIT_ANY, any of them: it
+ *   has no handle and no descriptor, and no work that is to signal it.
+ *
+ * The handles may be destroyed meanwhile.
+ *
+ * Errors: -EINVAL for @flags or the number of @values; -EBADF if there is no @eventfd, -EINVAL if
+ * it is another file; -ECANCELED if a handle's device is not active; -ENOSPC if the client's
+ * eventfds would wait for more than 4096 values, those of one call for one fence counting as one,
+ * or a fence has 8192 waits.
  */
 struct drm_skua_fence_eventfd {
-	/** @fence: Handle of the fence. */
-	__u32 fence;
+	/** @flags: See &enum drm_skua_fence_wait_flags. */
+	__u32 flags;
 
 	/** @eventfd: The descriptor, which can be closed then. */
 	__s32 eventfd;
 
-	/** @value: The value. */
-	__u64 value;
+	/**
+	 * @values: Array of &struct drm_skua_fence_value, 1 to &drm_skua_device_info.max_syncs.
+	 */
+	struct drm_skua_array values;
 };
 
 /**

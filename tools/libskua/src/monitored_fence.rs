@@ -8,7 +8,7 @@
 //! | let the GPU wait for one | [`crate::Submission::wait_value`] |
 //! | signal it from the CPU | [`MonitoredFence::signal`] |
 //! | block until it is there | [`MonitoredFence::wait`], [`MonitoredFence::wait_many`] |
-//! | get woken by a reactor | [`MonitoredFence::notify`] |
+//! | get woken by a reactor | [`MonitoredFence::notify`], [`MonitoredFence::notify_many`] |
 //! | look, without a system call | [`MonitoredFence::value`] |
 //! | share it with another process | [`MonitoredFence::export`], [`MonitoredFence::import`] |
 
@@ -50,6 +50,15 @@ pub enum WaitFor {
     All,
     /// One of the values has to be reached.
     Any,
+}
+
+impl WaitFor {
+    const fn flags(self) -> u32 {
+        match self {
+            Self::All => 0,
+            Self::Any => uapi::DRM_SKUA_FENCE_WAIT_ANY,
+        }
+    }
 }
 
 /// A handle of a monitored fence, and a mapping of its value; destroyed when dropped, while what
@@ -242,26 +251,28 @@ impl MonitoredFence {
         how: WaitFor,
         deadline: impl Into<Deadline>,
     ) -> Result<usize> {
+        let (file, values) = Self::values(waits)?;
+        let mut argument = uapi::drm_skua_fence_wait {
+            flags: how.flags(),
+            values: array(&values),
+            timeout_ns: u64::try_from(deadline.into().as_nanos()).unwrap_or(0),
+            ..Default::default()
+        };
+        file.call(&mut argument)?;
+        Ok(argument.index as usize)
+    }
+
+    /// The file that all of them are of, and what it is told.
+    fn values<'a>(
+        waits: &[(&'a Self, u64)],
+    ) -> Result<(&'a File, Vec<uapi::drm_skua_fence_value>)> {
         let (first, _) = waits.first().ok_or(Error::Argument("a wait for nothing"))?;
         let is_foreign = |(fence, _): &(&Self, u64)| !Arc::ptr_eq(&fence.file, &first.file);
         if waits.iter().any(is_foreign) {
             return Err(Error::Argument("a fence of another file"));
         }
-        let values: Vec<_> = waits
-            .iter()
-            .map(|(fence, value)| fence.at(*value))
-            .collect();
-        let mut argument = uapi::drm_skua_fence_wait {
-            flags: match how {
-                WaitFor::All => 0,
-                WaitFor::Any => uapi::DRM_SKUA_FENCE_WAIT_ANY,
-            },
-            values: array(&values),
-            timeout_ns: u64::try_from(deadline.into().as_nanos()).unwrap_or(0),
-            ..Default::default()
-        };
-        first.file.call(&mut argument)?;
-        Ok(argument.index as usize)
+        let values = waits.iter().map(|(fence, value)| fence.at(*value));
+        Ok((&first.file, values.collect()))
     }
 
     /// Adds 1 to an eventfd, once, when the fence has a value, its device fails, or nobody can
@@ -269,13 +280,30 @@ impl MonitoredFence {
     ///
     /// # Errors
     ///
-    /// EINVAL if it is no eventfd; ENOSPC if 4096 wait already; ECANCELED if the device is not
-    /// active.
+    /// As [`MonitoredFence::notify_many`].
     pub fn notify(&self, value: u64, eventfd: BorrowedFd<'_>) -> Result<()> {
-        self.file.call(&mut uapi::drm_skua_fence_eventfd {
-            fence: self.handle,
+        Self::notify_many(&[(self, value)], WaitFor::All, eventfd)
+    }
+
+    /// Adds 1 to an eventfd, once, when fences of one device have their values, the device of one
+    /// fails, or they cannot have them any more, as nobody can signal a fence. They can be dropped
+    /// meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if it is no eventfd; ENOSPC if eventfds wait for 4096 values already; ECANCELED if
+    /// the device of one is not active; [`Error::Argument`] if there is none, or one is of another
+    /// file.
+    pub fn notify_many(
+        waits: &[(&Self, u64)],
+        how: WaitFor,
+        eventfd: BorrowedFd<'_>,
+    ) -> Result<()> {
+        let (file, values) = Self::values(waits)?;
+        file.call(&mut uapi::drm_skua_fence_eventfd {
+            flags: how.flags(),
             eventfd: eventfd.as_raw_fd(),
-            value,
+            values: array(&values),
         })?;
         Ok(())
     }

@@ -313,10 +313,10 @@ layout! {
         index: u32 @ 32;
         reserved: u32 @ 36;
     }
-    drm_skua_fence_eventfd: 16 {
-        fence: u32 @ 0;
+    drm_skua_fence_eventfd: 24 {
+        flags: u32 @ 0;
         eventfd: i32 @ 4;
-        value: u64 @ 8;
+        values: drm_skua_array @ 8;
     }
 }
 
@@ -364,7 +364,7 @@ ioctls! {
     DRM_IOCTL_SKUA_FENCE_IMPORT: 25, 16;
     DRM_IOCTL_SKUA_FENCE_SIGNAL: 26, 24;
     DRM_IOCTL_SKUA_FENCE_WAIT: 27, 40;
-    DRM_IOCTL_SKUA_FENCE_EVENTFD: 28, 16;
+    DRM_IOCTL_SKUA_FENCE_EVENTFD: 28, 24;
     DRM_IOCTL_SKUA_CONTEXT_SET_PRIORITY: 29, 16;
     DRM_IOCTL_SKUA_DEVICE_MARK_ERROR: 30, 8;
     DRM_IOCTL_SKUA_SET_PRIORITY_CLASS: 31, 8;

@@ -15,8 +15,8 @@
 //! fence's spin lock alone, and who waits is woken under it, some at a time.
 //!
 //! A fence does not know whom it belongs to. [`Owners`] knows which devices have handles of it, and
-//! has it [lost](FenceValue::end) with them; and whose eventfds wait for it, which they do as long
-//! as the device is there and somebody can signal it.
+//! has it [lost](FenceValue::end) with them; and who waits by their handles, which is over with
+//! them, too.
 
 use crate::{
     ext::value_page::{
@@ -68,11 +68,21 @@ fn serial() -> u64 {
 
 /// Who waits for a value.
 pub(crate) trait Target: Send + Sync {
-    /// Wait number `index` of its waits is over: the value was reached, or not and the device of
-    /// the handle has failed, or nobody can signal the fence any more; or it is to look again at
-    /// what it does then. Under the fence's lock: it takes no fence's, allocates nothing, and frees
-    /// nothing but its own memory.
-    fn wake(self: Arc<Self>, index: u32, reached: bool);
+    /// Wait number `index` of its waits is over, or all are, with a device; or it is to look again
+    /// at what it does then. Often under the fence's lock: it takes no fence's, allocates nothing,
+    /// and frees nothing but its own memory.
+    fn wake(self: Arc<Self>, index: u32, over: Over);
+}
+
+/// Why a wait is over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// The value is reached.
+    Reached,
+    /// A device has ended by whose handle it waits.
+    Ended,
+    /// Nobody can signal the fence any more.
+    Abandoned,
 }
 
 /// What a fence knows of a wait.
@@ -81,10 +91,8 @@ struct Waiting {
     target: Arc<dyn Target>,
     /// Handed to the target.
     index: u32,
-    /// The device with which it is over, by whose handle it waits, if there is one.
+    /// The device with which it is over, if the fence is to tell of that.
     owner: Option<u64>,
-    /// Whether it was [left to the fence](Wait::detach).
-    is_left: bool,
 }
 
 /// The value that is waited for, and a number.
@@ -142,7 +150,7 @@ struct State {
 }
 
 /// A monitored fence. Who can signal it or hand it on holds it: handles, descriptors, promises.
-/// Once there is none of them it changes no more, and eventfds are told ([`FenceValue::abandon`]).
+/// Once there is none of them it changes no more, and waits are over.
 pub(crate) struct MonitoredFence(Arc<FenceValue>);
 
 impl core::ops::Deref for MonitoredFence {
@@ -155,7 +163,7 @@ impl core::ops::Deref for MonitoredFence {
 
 impl Drop for MonitoredFence {
     fn drop(&mut self) {
-        self.abandon();
+        self.end_waits(Over::Abandoned, |_| true);
     }
 }
 
@@ -246,7 +254,7 @@ impl FenceValue {
                 };
                 let wait = first.remove_current().1;
                 count_out(&mut state.len, 1);
-                wake(wait, true);
+                wake(wait, Over::Reached);
             }
         }
     }
@@ -258,24 +266,18 @@ impl FenceValue {
         }
     }
 
-    /// The device `owner` ends: waits by its handles are over, and if it has `failed`, so is the
-    /// fence, of which it has a handle then.
+    /// The device `owner`, which has a handle of it, ends: its waits are over, and if it has
+    /// `failed`, so is the fence.
     pub(crate) fn end(&self, owner: u64, failed: bool) {
         if failed {
             self.lose(&mut self.state.lock());
             self.wake_reached();
         }
-        self.end_waits(|wait| wait.owner == Some(owner));
-    }
-
-    /// Nobody can signal it any more: waits that were left to it are over. Others end with who
-    /// waits.
-    fn abandon(&self) {
-        self.end_waits(|wait| wait.is_left);
+        self.end_waits(Over::Ended, |wait| wait.owner == Some(owner));
     }
 
     /// Ends those waits, some at a time.
-    fn end_waits(&self, is_meant: impl Fn(&Waiting) -> bool) {
+    fn end_waits(&self, over: Over, is_meant: impl Fn(&Waiting) -> bool) {
         let mut from = (0, 0);
         loop {
             let mut state = self.state.lock();
@@ -288,7 +290,7 @@ impl FenceValue {
                 next = if is_meant(cursor.current().1) {
                     let (rest, wait) = cursor.remove_current();
                     count_out(len, 1);
-                    wake(wait, false);
+                    wake(wait, over);
                     rest
                 } else {
                     cursor.move_next()
@@ -302,9 +304,9 @@ impl FenceValue {
     }
 }
 
-fn wake(node: RBTreeNode<WaitKey, Waiting>, reached: bool) {
+fn wake(node: RBTreeNode<WaitKey, Waiting>, over: Over) {
     let (_, Waiting { target, index, .. }) = node.to_key_value();
-    target.wake(index, reached);
+    target.wake(index, over);
 }
 
 /// How what was to signal a value ended.
@@ -424,7 +426,6 @@ impl Wait {
             target,
             index,
             owner,
-            is_left: false,
         };
         Ok(Self {
             fence: fence.0.clone(),
@@ -455,7 +456,7 @@ impl Wait {
             return;
         };
         if self.has_ended() {
-            wake(node, true);
+            wake(node, Over::Reached);
         } else {
             state.len = state.len.saturating_add(1);
             drop(state.waits.insert(node));
@@ -465,15 +466,6 @@ impl Wait {
     /// Whether the value is reached.
     pub(crate) fn has_ended(&self) -> bool {
         self.fence.has(self.key.0)
-    }
-
-    /// Leaves the wait to the fence: it is over when nobody can signal that any more, too.
-    pub(crate) fn detach(mut self) {
-        if let Some(waiting) = self.fence.state.lock().waits.get_mut(&self.key) {
-            waiting.is_left = true;
-        }
-        // No other has this number, and none is begun without one.
-        self.key.1 = serial();
     }
 }
 
@@ -490,20 +482,28 @@ impl Drop for Wait {
     }
 }
 
-/// Which devices have, or wait for, which fences.
+/// Which devices have handles of which fences, and who waits by these.
 #[pin_data]
 pub(crate) struct Owners {
-    /// By device, the fences that are to be told of its end.
+    /// By device, what is to be told of its end.
     #[pin]
-    fences: SpinLock<RBTree<OwnerKey, Arc<FenceValue>>>,
+    entries: SpinLock<RBTree<OwnerKey, Entry>>,
 }
 
-/// A device, the address of a fence, whether this is an eventfd's, and a number: a device may have
+/// A device, the address of a fence of which it has a handle, or 0, and a number: it may have
 /// several handles of a fence.
-type OwnerKey = (u64, usize, bool, u64);
+type OwnerKey = (u64, usize, u64);
 
-/// An entry of [`Owners`], until it is dropped: a handle, or an eventfd that waits, which does so
-/// without the handle that it was given for.
+/// What is told of a device's end.
+#[derive(Clone)]
+enum Entry {
+    /// A fence of which it has a handle.
+    Fence(Arc<FenceValue>),
+    /// Who waits by handles of it, which may be gone.
+    Target(Arc<dyn Target>),
+}
+
+/// An entry of [`Owners`], until it is dropped.
 pub(crate) struct Owner {
     /// The device's table, which has the entry for as long as this exists.
     owners: Arc<Owners>,
@@ -518,44 +518,40 @@ impl Owner {
         owner: u64,
         fence: &Arc<MonitoredFence>,
     ) -> Result<Self> {
-        Self::new(owners, owner, fence, false)
+        let address = core::ptr::from_ref::<FenceValue>(fence).addr();
+        Self::new(owners, owner, address, Entry::Fence(fence.0.clone()))
     }
 
-    /// Enters an eventfd that waits for `fence` until device `owner` ends. `ENOMEM`.
-    pub(crate) fn of_eventfd(
+    /// Enters who waits by handles of device `owner`. `ENOMEM`.
+    pub(crate) fn of_waits(
         owners: &Arc<Owners>,
         owner: u64,
-        fence: &Arc<MonitoredFence>,
+        target: Arc<dyn Target>,
     ) -> Result<Self> {
-        Self::new(owners, owner, fence, true)
+        Self::new(owners, owner, 0, Entry::Target(target))
     }
 
-    fn new(
-        owners: &Arc<Owners>,
-        owner: u64,
-        fence: &Arc<MonitoredFence>,
-        eventfd: bool,
-    ) -> Result<Self> {
-        let key = (
-            owner,
-            core::ptr::from_ref::<FenceValue>(fence).addr(),
-            eventfd,
-            serial(),
-        );
-        let node = RBTreeNode::new(key, fence.0.clone(), client_flags())?;
-        drop(owners.fences.lock().insert(node));
+    fn new(owners: &Arc<Owners>, owner: u64, address: usize, entry: Entry) -> Result<Self> {
+        let key = (owner, address, serial());
+        let node = RBTreeNode::new(key, entry, client_flags())?;
+        drop(owners.entries.lock().insert(node));
         Ok(Self {
             owners: owners.clone(),
             key,
         })
     }
+
+    /// Whether it is told of the end of device `owner`.
+    pub(crate) fn is_of(&self, owner: u64) -> bool {
+        self.key.0 == owner
+    }
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        let fence = self.owners.fences.lock().remove_node(&self.key);
+        let entry = self.owners.entries.lock().remove_node(&self.key);
         // With the lock free: it may be the last reference.
-        drop(fence);
+        drop(entry);
     }
 }
 
@@ -564,38 +560,46 @@ impl Owners {
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                fences <- new_spinlock!(RBTree::new()),
+                entries <- new_spinlock!(RBTree::new()),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Device `owner` ends: [`FenceValue::end`] of all that it has or waits for, once each. It
-    /// fails those alone that it has.
+    /// Device `owner` ends: [`FenceValue::end`] of all that it has, once each, and of all waits by
+    /// its handles.
     pub(crate) fn end(&self, owner: u64, failed: bool) {
-        self.end_from((owner, 0, false, 0), failed, |key| key.0 == owner);
+        self.end_from((owner, 0, 0), failed, |key| key.0 == owner);
     }
 
     /// Ends all devices as failed: the GPU is lost.
     pub(crate) fn lose(&self) {
-        self.end_from((0, 0, false, 0), true, |_| true);
+        self.end_from((0, 0, 0), true, |_| true);
     }
 
     /// Ends what is entered from a key on, as long as `is_meant`.
     fn end_from(&self, mut from: OwnerKey, failed: bool, is_meant: impl Fn(OwnerKey) -> bool) {
         loop {
             let next = {
-                let fences = self.fences.lock();
-                let next = fences.cursor_lower_bound(&from);
+                let entries = self.entries.lock();
+                let next = entries.cursor_lower_bound(&from);
                 next.map(|next| (*next.current().0, next.current().1.clone()))
             };
-            let Some((key, fence)) = next.filter(|(key, _)| is_meant(*key)) else {
+            let Some((key, entry)) = next.filter(|(key, _)| is_meant(*key)) else {
                 break;
             };
-            // With the lock free: the fence may have many waits. If this is the last reference,
-            // its memory is freed, and nothing else.
-            fence.end(key.0, failed && !key.2);
-            from = (key.0, key.1, true, u64::MAX);
+            // With the lock free: a fence may have many waits. If this is the last reference, its
+            // memory is freed, and nothing else.
+            from = match entry {
+                Entry::Fence(fence) => {
+                    fence.end(key.0, failed);
+                    (key.0, key.1, u64::MAX)
+                }
+                Entry::Target(target) => {
+                    target.wake(0, Over::Ended);
+                    (key.0, key.1, key.2.saturating_add(1))
+                }
+            };
         }
     }
 }

@@ -19,7 +19,10 @@ use crate::{
     },
     fences::{
         hold::Holder,
-        monitored::Target, //
+        monitored::{
+            Over,
+            Target, //
+        }, //
     },
     gpu::SkuaDevice,
     kernel_heap::client_flags,
@@ -252,7 +255,7 @@ impl Retries {
                 state.waiting.remove_node(&key)
             };
             if let Some((_, waiting)) = due.map(RBTreeNode::to_key_value) {
-                waiting.holder.wake(0, false);
+                waiting.holder.wake(0, Over::Ended);
             }
         }
     }

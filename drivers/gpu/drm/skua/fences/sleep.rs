@@ -8,21 +8,30 @@ use crate::{
         queue::ModuleQueue, //
     },
     fences::monitored::{
+        Over,
         Owner,
-        Target, //
+        Target,
+        Wait, //
     },
+    few::Few,
     quota::Share, //
 };
 use kernel::{
     impl_has_work,
     new_condvar,
+    new_mutex,
     new_spinlock,
     new_work,
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Full, //
+        },
         Arc,
         CondVar,
         CondVarTimeoutResult,
+        Mutex,
         SpinLock, //
     },
     time::{
@@ -45,7 +54,7 @@ struct Progress {
     missing: u32,
     /// The wait that was over last of those that counted.
     last: u32,
-    /// The device of one has failed.
+    /// The device of one has ended.
     failed: bool,
 }
 
@@ -108,9 +117,9 @@ pub(crate) fn left_until(end: u64) -> Option<u64> {
 }
 
 impl Target for Sleeper {
-    fn wake(self: Arc<Self>, index: u32, reached: bool) {
+    fn wake(self: Arc<Self>, index: u32, over: Over) {
         let mut progress = self.progress.lock();
-        if !reached {
+        if over != Over::Reached {
             progress.failed = true;
         } else if let Some(missing) = progress.missing.checked_sub(1) {
             progress.missing = missing;
@@ -121,16 +130,39 @@ impl Target for Sleeper {
     }
 }
 
-/// An eventfd that is told of one value.
+/// Waits by handles, over when dropped.
+pub(crate) struct Waits {
+    /// For values, those that decide.
+    pub(crate) values: Few<Wait>,
+    /// For the ends of the handles' devices, which are the end of all.
+    pub(crate) devices: Few<Owner>,
+}
+
+impl Waits {
+    /// Begins to wait.
+    pub(crate) fn begin(&mut self) {
+        self.values.iter_mut().for_each(Wait::begin);
+    }
+}
+
+/// An eventfd that is told of all of several values, or of one of them.
+///
+/// It holds its waits, and their fences hold it; the worker parts them.
 #[pin_data]
 pub(crate) struct EventFdWait {
-    /// Told once, when the value is reached, the device ends by whose handle it waits, or nobody
-    /// can signal the fence any more.
+    /// Told once: when it has the values, a device ends by whose handle it waits, or it cannot have
+    /// them any more.
     eventfd: EventFd,
-    /// Has it told at the end of the device that it waits for, too.
-    _owner: Owner,
-    /// Counts it, until it is told.
-    _share: Share,
+    /// Whether one of the values suffices.
+    any: bool,
+    /// How many there are to wait for.
+    count: i32,
+    /// How many waits are to be over yet before it is told: to be reached, or, of any, to be given
+    /// up. What else ends one of them stands for all.
+    missing: Atomic<i32>,
+    /// What it waits by, and what counts that; none before it begins, and once the worker has run.
+    #[pin]
+    waits: Mutex<Option<(Waits, Share)>>,
     /// Tells it, in a worker: who signals may have interrupts off.
     #[pin]
     work: Work<Self>,
@@ -141,24 +173,44 @@ impl_has_work! {
 }
 
 impl EventFdWait {
-    /// One that `share` counts, and `owner` enters. `ENOMEM`.
-    pub(crate) fn new(eventfd: EventFd, owner: Owner, share: Share) -> Result<Arc<Self>> {
+    /// One for `count` values, 1 at least, or `any` of them. `ENOMEM`.
+    pub(crate) fn new(eventfd: EventFd, any: bool, count: usize) -> Result<Arc<Self>> {
+        let count = i32::try_from(count)?;
         Arc::pin_init(
             pin_init!(Self {
                 eventfd,
-                _owner: owner,
-                _share: share,
+                any,
+                missing: Atomic::new(count),
+                count,
+                waits <- new_mutex!(None),
                 work <- new_work!("EventFdWait::work"),
             }),
             GFP_KERNEL_ACCOUNT,
         )
     }
+
+    /// Begins to wait: so many `waits`, which `share` counts. Process context.
+    pub(crate) fn begin(&self, waits: Waits, share: Share) {
+        // Under the lock: the worker ends all of them.
+        let mut all = self.waits.lock();
+        all.insert((waits, share)).0.begin();
+    }
 }
 
 impl Target for EventFdWait {
-    fn wake(self: Arc<Self>, _index: u32, _reached: bool) {
-        // Once: it is never refused.
-        let _ = QUEUE.enqueue(self);
+    fn wake(self: Arc<Self>, _index: u32, over: Over) {
+        let is_one_of_all = match over {
+            Over::Reached => !self.any,
+            Over::Abandoned => self.any,
+            Over::Ended => false,
+        };
+        let step = if is_one_of_all { 1 } else { self.count };
+        // No wrap: each wait is over once, and each device.
+        let missing = self.missing.fetch_sub(step, Full);
+        if (1..=step).contains(&missing) {
+            // Once: it is never refused.
+            let _ = QUEUE.enqueue(self);
+        }
     }
 }
 
@@ -166,6 +218,9 @@ impl WorkItem for EventFdWait {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        let waits = this.waits.lock().take();
+        // With the lock free, and before anybody is told.
+        drop(waits);
         this.eventfd.signal();
     }
 }

@@ -13,17 +13,21 @@ use crate::{
         monitored::{
             End,
             MonitoredFence,
+            Over,
             Owner,
             Promise,
+            Target,
             Wait,
             LOST, //
         },
         sleep::{
             left_until,
             EventFdWait,
-            Sleeper, //
+            Sleeper,
+            Waits, //
         }, //
     },
+    few::Few,
     gpu::SkuaDevice,
     ioctl::{
         file::{
@@ -51,7 +55,7 @@ use kernel::{
 
 /// Handles of fences of one client at a time.
 pub(crate) const MAX_FENCES: u64 = 1024;
-/// Eventfds of one client that wait at a time.
+/// Values for which eventfds of one client wait at a time.
 pub(crate) const MAX_EVENTFDS: u64 = 4096;
 
 /// A monitored fence, as one handle of a client names it, which may have several of it.
@@ -80,25 +84,10 @@ impl FenceHandle {
         &self.device
     }
 
-    /// Whether both are handles of one device for one fence.
-    fn is_like(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.fence, &other.fence) && Arc::ptr_eq(&self.device, &other.device)
-    }
-
     /// Whether its device works. `ECANCELED`, `EIO`, `ENODEV`.
     fn check(&self) -> Result {
         self.dev.check_health()?;
         self.device.check()
-    }
-
-    /// A wait by this handle. `ENOMEM`.
-    pub(crate) fn wait(
-        &self,
-        value: u64,
-        target: Arc<dyn crate::fences::monitored::Target>,
-        index: u32,
-    ) -> Result<Wait> {
-        Wait::new(&self.fence, value, target, index, Some(self.device.id()))
     }
 }
 
@@ -120,6 +109,52 @@ fn values(file: &File, array: &drm_skua_array) -> Result<KVVec<Value>> {
         values.push((fence, element.value), client_flags())?;
     }
     Ok(values)
+}
+
+/// Those of `values` that are waited for, with their indices, if all are to come, or `any`: of a
+/// fence one value decides, the last that is reached, or the first of any. `ENOMEM`.
+fn deciding(values: &[Value], any: bool) -> Result<KVVec<(u32, &Value)>> {
+    let decides = |index: u32, (handle, value): &Value| {
+        !(0..).zip(values).any(|(other, (like, instead))| {
+            Arc::ptr_eq(&like.fence, &handle.fence)
+                && match instead.cmp(value) {
+                    Ordering::Less => any,
+                    Ordering::Equal => other < index,
+                    Ordering::Greater => !any,
+                }
+        })
+    };
+    let mut deciding = KVVec::with_capacity(values.len(), client_flags())?;
+    for (index, value) in (0..).zip(values) {
+        if decides(index, value) {
+            deciding.push((index, value), client_flags())?;
+        }
+    }
+    Ok(deciding)
+}
+
+/// Waits for those of `values` that decide, and for the ends of all their devices. `ENOMEM`.
+fn waits<T: Target + 'static>(
+    values: &[Value],
+    deciding: &[(u32, &Value)],
+    target: &Arc<T>,
+) -> Result<Waits> {
+    let mut waits = Waits {
+        values: Few::Empty,
+        devices: Few::Empty,
+    };
+    for (index, (handle, value)) in deciding {
+        let wait = Wait::new(&handle.fence, *value, target.clone(), *index, None)?;
+        waits.values.push(wait)?;
+    }
+    for (handle, _) in values {
+        let id = handle.device.id();
+        if !waits.devices.iter().any(|device| device.is_of(id)) {
+            let owner = Owner::of_waits(&handle.dev.fences, id, target.clone())?;
+            waits.devices.push(owner)?;
+        }
+    }
+    Ok(waits)
 }
 
 impl File {
@@ -275,36 +310,11 @@ impl File {
         if sleeps && missing.any(is_pending) {
             return Err(EBUSY);
         }
-        // Of a fence by a device's handles one value decides: the last that is reached, or the
-        // first of any. It alone is waited for, so that a thread has one wait of it.
-        let decides = |index: u32, (handle, value): &Value| {
-            !(0..).zip(&values).any(|(other, (like, instead))| {
-                like.is_like(handle)
-                    && match instead.cmp(value) {
-                        Ordering::Less => any,
-                        Ordering::Equal => other < index,
-                        Ordering::Greater => !any,
-                    }
-            })
-        };
-        let mut deciding = KVVec::with_capacity(values.len(), client_flags())?;
-        for (index, value) in (0..).zip(&values) {
-            if decides(index, value) {
-                deciding.push((index, value), client_flags())?;
-            }
-        }
+        let deciding = deciding(&values, any)?;
         let count = if any { 1 } else { deciding.len() };
         let sleeper = Sleeper::new(u32::try_from(count)?)?;
-        let mut waits = KVVec::with_capacity(deciding.len(), client_flags())?;
-        for (index, (handle, value)) in &deciding {
-            waits.push(
-                handle.wait(*value, sleeper.clone(), *index)?,
-                client_flags(),
-            )?;
-        }
-        for wait in &mut waits {
-            wait.begin();
-        }
+        let mut waits = waits(&values, &deciding, &sleeper)?;
+        waits.begin();
         // A device that fails later wakes the thread; so does one that failed meanwhile, or a value
         // that is there only because of that, and then it is not what was waited for.
         let check = || values.iter().try_for_each(|(handle, _)| handle.check());
@@ -323,22 +333,27 @@ impl File {
         args: &mut drm_skua_fence_eventfd,
         file: &SkuaFile,
     ) -> Result<u32> {
+        if args.flags & !DRM_SKUA_FENCE_WAIT_ANY != 0 {
+            return Err(EINVAL);
+        }
         let this = file.inner();
-        let handle = this.fence(args.fence)?;
-        handle.check()?;
+        let values = values(&this, &args.values)?;
+        let check = || values.iter().try_for_each(|(handle, _)| handle.check());
+        check()?;
         let eventfd = EventFd::find(args.eventfd)?;
-        let share = this.eventfd_quota.take(dev, 1).ok_or(ENOSPC)?;
-        if handle.fence.is_crowded() {
+        let any = args.flags != 0;
+        let deciding = deciding(&values, any)?;
+        let share = this.eventfd_quota.take(dev, deciding.len() as u64);
+        let share = share.ok_or(ENOSPC)?;
+        if values.iter().any(|(handle, _)| handle.fence.is_crowded()) {
             return Err(ENOSPC);
         }
-        let owner = Owner::of_eventfd(&dev.fences, handle.device.id(), &handle.fence)?;
-        let told = EventFdWait::new(eventfd, owner, share)?;
-        let mut wait = handle.wait(args.value, told, 0)?;
-        wait.begin();
-        if !wait.has_ended() {
-            handle.check()?;
+        let event = EventFdWait::new(eventfd, any, deciding.len())?;
+        event.begin(waits(&values, &deciding, &event)?, share);
+        // A device that failed before it was entered tells nobody.
+        if check().is_err() {
+            event.wake(0, Over::Ended);
         }
-        wait.detach();
         Ok(0)
     }
 }

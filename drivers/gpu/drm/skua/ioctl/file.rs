@@ -150,7 +150,7 @@ pub(crate) struct File {
     pub(crate) allocation_quota: Arc<Quota>,
     /// Handles of monitored fences that the client may have.
     pub(crate) fence_quota: Arc<Quota>,
-    /// Eventfds that it may have wait for them.
+    /// Values that its eventfds may wait for.
     pub(crate) eventfd_quota: Arc<Quota>,
     /// MAKE_RESIDENTs that are to signal values and are not over.
     pub(crate) pledge_quota: Arc<Quota>,

@@ -16,6 +16,7 @@ use crate::{
         },
         monitored::{
             End,
+            Over,
             Target,
             Wait, //
         },
@@ -179,7 +180,7 @@ impl Holder for Vm {
 }
 
 impl Target for Vm {
-    fn wake(self: Arc<Self>, _index: u32, _reached: bool) {
+    fn wake(self: Arc<Self>, _index: u32, _over: Over) {
         Self::look_again(self);
     }
 }

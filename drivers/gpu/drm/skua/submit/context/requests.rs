@@ -18,6 +18,7 @@ use crate::{
         },
         monitored::{
             End,
+            Over,
             Target,
             Wait, //
         },
@@ -146,7 +147,7 @@ impl Holder for Context {
 }
 
 impl Target for Context {
-    fn wake(self: Arc<Self>, _index: u32, _reached: bool) {
+    fn wake(self: Arc<Self>, _index: u32, _over: Over) {
         Self::look_again(self);
     }
 }

@@ -950,16 +950,31 @@ impl Client {
         }
     }
 
-    /// FENCE_EVENTFD.
+    /// FENCE_EVENTFD for one value.
     ///
     /// # Errors
     ///
     /// The errno.
     pub fn fence_eventfd(&self, fence: u32, value: u64, eventfd: impl AsFd) -> Result<(), Errno> {
+        self.fence_eventfd_for(&[(fence, value)], 0, eventfd)
+    }
+
+    /// FENCE_EVENTFD.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn fence_eventfd_for(
+        &self,
+        values: &[(u32, u64)],
+        flags: u32,
+        eventfd: impl AsFd,
+    ) -> Result<(), Errno> {
+        let values = fence_values(values);
         let mut argument = drm_skua_fence_eventfd {
-            fence,
+            flags,
             eventfd: eventfd.as_fd().as_raw_fd(),
-            value,
+            values: array(&values),
         };
         self.call(DRM_IOCTL_SKUA_FENCE_EVENTFD, &mut argument)
     }

@@ -348,6 +348,10 @@ fn row_2_22_whoever_waits_returns() {
     let theirs = others.fence_import(theirs).expect("FENCE_IMPORT");
     let event = EventFd::new().expect("eventfd");
     assert_eq!(others.fence_eventfd(theirs, 7, &event), Ok(()));
+    let kept = rig.fence_create_for(device, DRM_SKUA_FENCE_NO_SIGNAL_MAX_VALUE_ON_TDR, 0);
+    let both = [(fence, 7), (kept.expect("FENCE_CREATE"), 7)];
+    let several = EventFd::new().expect("eventfd");
+    assert_eq!(rig.fence_eventfd_for(&both, 0, &several), Ok(()));
     let target = own.buffer(Place::System, PAGE);
     let vram = own.buffer(Place::Vram, SIZE);
     vram.cpu.fill(pattern(2));
@@ -427,6 +431,11 @@ fn row_2_22_whoever_waits_returns() {
             Ok(()),
         ),
         ("for an eventfd", Box::new(|| ready(event.as_fd())), Ok(())),
+        (
+            "for an eventfd of several",
+            Box::new(|| ready(several.as_fd())),
+            Ok(()),
+        ),
         ("for a sync file", Box::new(|| ready(file.as_fd())), Ok(())),
         (
             "for a bind behind it",

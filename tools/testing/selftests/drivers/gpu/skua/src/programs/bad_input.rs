@@ -1554,21 +1554,33 @@ fn fence_wait() {
 fn fence_eventfd() {
     let client = Client::new();
     let eventfd = nix::sys::eventfd::EventFd::new().expect("eventfd");
-    let fence = client.fence(0);
-    let good = drm_skua_fence_eventfd {
-        fence,
-        eventfd: std::os::fd::AsRawFd::as_raw_fd(&eventfd),
-        value: 0,
+    let good_value = drm_skua_fence_value {
+        fence: client.fence(5),
+        pad: 0,
+        value: 5,
     };
-    let mut table = Table::new(&client, DRM_IOCTL_SKUA_FENCE_EVENTFD, good);
-    fence_cases(&mut table, fence, |a| &mut a.fence);
-    for fd in [-1, 1 << 20, i32::MAX] {
-        table.case(&format!("descriptor {fd}"), Errno::EBADF, |a| {
-            a.eventfd = fd
-        });
+    let values = [good_value];
+    let good = drm_skua_fence_eventfd {
+        flags: 0,
+        eventfd: std::os::fd::AsRawFd::as_raw_fd(&eventfd),
+        values: array(&values),
+    };
+    let mut cases = Elements {
+        table: Table::new(&client, DRM_IOCTL_SKUA_FENCE_EVENTFD, good),
+        good: good_value,
+        member: |a| &mut a.values,
+    };
+    let known = DRM_SKUA_FENCE_WAIT_ANY;
+    cases.table.bits("flags", known, |a| &mut a.flags);
+    for fd in [-1, 1 << 20, i32::MIN, i32::MAX] {
+        let name = format!("descriptor {fd}");
+        cases.table.case(&name, Errno::EBADF, |a| a.eventfd = fd);
     }
-    table.case("another file", Errno::EINVAL, |a| a.eventfd = 1);
-    table.finish();
+    cases
+        .table
+        .case("another file", Errno::EINVAL, |a| a.eventfd = 1);
+    value_cases(&mut cases);
+    cases.table.finish();
     assert_eq!(eventfd.read(), Ok(1));
 }
 

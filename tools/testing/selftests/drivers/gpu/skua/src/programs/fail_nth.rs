@@ -1534,8 +1534,8 @@ fn monitored_fences() {
                 name: "FENCE_EVENTFD",
                 prepare: |s| s.make(|| s.rig.fence_create(0)),
                 call: |s| {
-                    let fence = s.made.get();
-                    s.gone(s.rig.fence_eventfd(fence, 1, &s.event))
+                    let values = [(s.made.get(), 1), (s.fence, s.promised.get())];
+                    s.gone(s.rig.fence_eventfd_for(&values, 0, &s.event))
                 },
                 undo: |s, fence| {
                     let fence = u32::try_from(fence).expect("a handle");

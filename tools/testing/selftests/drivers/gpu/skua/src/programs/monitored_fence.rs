@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
-use std::sync::mpsc;
+use std::sync::{mpsc, Barrier};
 use std::thread;
 use std::time::Duration;
 
@@ -41,6 +41,10 @@ pub(crate) fn main() -> ExitCode {
         eventfds_are_told_once,
         eventfds_wait_as_long_as_their_device: 60,
         eventfds_wait_as_long_as_somebody_can_signal,
+        eventfds_wait_for_all_or_any,
+        eventfds_of_several_are_told_once,
+        eventfds_of_several_end_with_what_they_wait_for,
+        eventfds_wait_as_long_as_any_process_has_the_file,
         handles_have_a_limit: 60,
         eventfds_have_a_limit: 60,
         other_processes_share_a_fence,
@@ -373,6 +377,153 @@ fn eventfds_wait_as_long_as_somebody_can_signal() {
     assert_eq!(count(&event), 1, "the work is done");
 }
 
+fn eventfds_wait_for_all_or_any() {
+    let client = Client::new();
+    let (a, b) = (client.fence(3), client.fence(0));
+    let register = |values: &[(u32, u64)], flags: u32| {
+        let event = eventfd();
+        let told = client.fence_eventfd_for(values, flags, &event);
+        assert_eq!(told, Ok(()), "{values:?}");
+        event
+    };
+    let is_quiet = |event: &EventFd| !told(event, Duration::from_millis(20));
+    // There already.
+    assert_eq!(count(&register(&[(b, 0), (a, 3), (a, 1)], 0)), 1);
+    assert_eq!(count(&register(&[(b, 1), (a, 3)], ANY)), 1);
+    assert_eq!(count(&register(&[(a, 3), (a, 3)], 0)), 1);
+    // Of several of a fence the last decides, and of any the first.
+    let several = [(b, 1), (b, 3), (b, 2), (b, 3)];
+    let [all, any] = [0, ANY].map(|flags| register(&several, flags));
+    let [both, either] = [0, ANY].map(|flags| register(&[(a, 5), (b, 3)], flags));
+    assert_eq!(client.fence_signal(b, 1), Ok(()));
+    assert_eq!(count(&any), 1);
+    assert!(is_quiet(&all) && is_quiet(&both) && is_quiet(&either));
+    assert_eq!(client.fence_signal(a, 5), Ok(()));
+    assert_eq!(count(&either), 1);
+    assert!(is_quiet(&all) && is_quiet(&both));
+    assert_eq!(client.fence_signal(b, 4), Ok(()));
+    assert_eq!((count(&all), count(&both)), (1, 1));
+    assert_eq!(client.fence_signal_all(&[(a, 9), (b, 9)]), Ok(()));
+    a_moment();
+    for event in [all, any, both, either] {
+        assert_eq!(event.read(), Err(Errno::EAGAIN));
+    }
+}
+
+/// Though their values come at once, before they wait, while they begin to, and after.
+fn eventfds_of_several_are_told_once() {
+    let client = Client::new();
+    let fences = [client.fence(0), client.fence(0)];
+    let rounds = u64::from(suite::rounds(500));
+    let start = Barrier::new(3);
+    thread::scope(|scope| {
+        for fence in fences {
+            let (client, start) = (&client, &start);
+            scope.spawn(move || {
+                for value in 1..=rounds {
+                    start.wait();
+                    assert_eq!(client.fence_signal(fence, value), Ok(()));
+                }
+            });
+        }
+        let mut events = Vec::new();
+        let register = |value: u64| {
+            [0, ANY].map(|flags| {
+                let event = eventfd();
+                let values = fences.map(|fence| (fence, value));
+                assert_eq!(client.fence_eventfd_for(&values, flags, &event), Ok(()));
+                event
+            })
+        };
+        for value in 1..=rounds {
+            events.extend(register(value));
+            start.wait();
+            events.extend(register(value));
+            events.iter().for_each(|event| assert_eq!(count(event), 1));
+            if value % 16 == 0 {
+                a_moment();
+                let again = events.iter().map(EventFd::read);
+                assert!(again.into_iter().all(|read| read == Err(Errno::EAGAIN)));
+            }
+            events.clear();
+        }
+    });
+}
+
+fn eventfds_of_several_end_with_what_they_wait_for() {
+    const NEVER: u64 = 9;
+    let is_quiet = |event: &EventFd| !told(event, Duration::from_millis(20));
+    // What nobody can signal: one of all, or each of any.
+    let client = Client::new();
+    let (a, b) = (client.fence(0), client.fence(0));
+    let values = [(a, NEVER), (b, NEVER)];
+    let [all, any] = [0, ANY].map(|flags| {
+        let event = eventfd();
+        assert_eq!(client.fence_eventfd_for(&values, flags, &event), Ok(()));
+        event
+    });
+    assert_eq!(client.fence_destroy(a), Ok(()));
+    assert_eq!(count(&all), 1);
+    assert!(is_quiet(&any));
+    assert_eq!(client.fence_destroy(b), Ok(()));
+    assert_eq!(count(&any), 1);
+    assert_eq!(all.read(), Err(Errno::EAGAIN));
+    // The device of a handle, however it ends, the others' being as they were.
+    for flags in [0, ANY] {
+        for (fails, has_handles) in [(false, true), (false, false), (true, true), (true, false)] {
+            let how = format!("flags {flags}, device failed {fails}, handles {has_handles}");
+            let (rig, device) = fragile();
+            let keeper = Client::new();
+            let fence = keeper.fence(0);
+            let descriptor = keeper.fence_export(fence).expect("FENCE_EXPORT");
+            let own = rig.fence(0);
+            let theirs = rig.fence_import_for(device, &descriptor);
+            let theirs = theirs.expect("FENCE_IMPORT");
+            let mine = rig.fence_import(&descriptor).expect("FENCE_IMPORT");
+            let event = eventfd();
+            let values = [(own, NEVER), (mine, NEVER), (theirs, NEVER)];
+            assert_eq!(rig.fence_eventfd_for(&values, flags, &event), Ok(()));
+            if !has_handles {
+                assert_eq!(rig.fence_destroy(theirs), Ok(()), "{how}");
+                assert_eq!(rig.fence_destroy(mine), Ok(()), "{how}");
+            }
+            assert!(is_quiet(&event), "{how}");
+            match fails {
+                true => assert_eq!(rig.device_mark_error(device), Ok(())),
+                false => assert_eq!(rig.device_destroy(device), Ok(())),
+            }
+            assert!(told(&event, PATIENCE), "{how}");
+            assert_eq!(event.read(), Ok(1), "{how}");
+            assert!(rig.fence_has(own, 0) && !rig.fence_has(own, 1), "{how}");
+            drop(rig);
+            a_moment();
+            assert_eq!(event.read(), Err(Errno::EAGAIN), "{how}");
+        }
+    }
+}
+
+fn eventfds_wait_as_long_as_any_process_has_the_file() {
+    for flags in [0, ANY] {
+        let (keeper, client) = (Client::new(), Client::new());
+        let fence = keeper.fence(0);
+        let descriptor = keeper.fence_export(fence).expect("FENCE_EXPORT");
+        let theirs = client.fence_import(&descriptor).expect("FENCE_IMPORT");
+        let values = [(client.fence(0), 1), (theirs, 1)];
+        let events = [eventfd(), eventfd()];
+        let go = EventFd::new().expect("eventfd");
+        let register = |event| client.fence_eventfd_for(&values, flags, event);
+        assert_eq!(register(&events[0]), Ok(()));
+        let child = Child::start(|| register(&events[1]) == Ok(()) && go.read() == Ok(1));
+        drop(client);
+        let time = Duration::from_millis(20);
+        assert!(events.iter().all(|event| !told(event, time)));
+        assert_eq!(go.write(1), Ok(8));
+        assert!(child.wait());
+        assert_eq!(events.each_ref().map(count), [1, 1]);
+        assert!(!keeper.fence_has(fence, 1));
+    }
+}
+
 fn handles_have_a_limit() {
     quiet();
     let client = Client::new();
@@ -415,6 +566,25 @@ fn eventfds_have_a_limit() {
     assert_eq!(register(8192 - 2049), Err(Errno::ENOSPC));
     // Threads wait all the same.
     assert!(!client.fence_has(fence, 2));
+    // Values count, as long as their eventfd is not told.
+    let client = Client::new();
+    let fences: Vec<_> = (0..256).map(|_| client.fence(0)).collect();
+    for value in 1..=2 {
+        let values: Vec<_> = fences.iter().map(|fence| (*fence, value)).collect();
+        let register = || client.fence_eventfd_for(&values, ANY, &eventfd);
+        for n in 0..16 {
+            assert_eq!(register(), Ok(()), "{n}");
+        }
+        assert_eq!(register(), Err(Errno::ENOSPC));
+        // Of one that is refused nothing stays.
+        assert_eq!(client.fence_signal(fences[7], value), Ok(()));
+        count.set(0);
+        becomes("they are told", || {
+            count.set(count.get() + eventfd.read().unwrap_or(0));
+            count.get() >= 16
+        });
+        assert_eq!(count.get(), 16);
+    }
 }
 
 fn other_processes_share_a_fence() {
@@ -1108,25 +1278,35 @@ fn row_2_22_a_device_that_fails_loses_its_fences() {
     let other = Client::new();
     let descriptor = rig.fence_export(fence).expect("FENCE_EXPORT");
     let theirs = other.fence_import(&descriptor).expect("FENCE_IMPORT");
-    let eventfd = eventfd();
+    let (eventfd, several) = (eventfd(), eventfd());
     assert_eq!(rig.fence_eventfd(fence, 100, &eventfd), Ok(()));
+    let both = [(innocent, 100), (fence, 100)];
+    assert_eq!(rig.fence_eventfd_for(&both, 0, &several), Ok(()));
     let (client, sharer): (&Client, _) = (&rig, &other);
     thread::scope(|scope| {
         let time = PATIENCE * patience();
         let mine = scope.spawn(move || client.fence_wait(&[(fence, 5)], 0, time));
+        // Also where it is one of several, and the others have not come.
+        let all = scope.spawn(move || client.fence_wait(&both, 0, time));
         let shared = scope.spawn(move || sharer.fence_wait(&[(theirs, 5)], 0, time));
         a_moment();
         fault(&rig);
         // Who belongs to the device is told, and others have a value.
         assert_eq!(mine.join().expect("a thread"), Err(Errno::ECANCELED));
+        assert_eq!(all.join().expect("a thread"), Err(Errno::ECANCELED));
         assert_eq!(shared.join().expect("a thread"), Ok(0));
     });
     assert_eq!(seen.read(0), LOST);
-    assert_eq!(count(&eventfd), 1);
+    assert_eq!([&eventfd, &several].map(count), [1, 1]);
     assert!(other.fence_has(theirs, LOST));
     assert_eq!(other.fence_signal(theirs, 7), Err(Errno::EINVAL));
     assert_eq!(rig.fence_signal(fence, 7), Err(Errno::ECANCELED));
     assert_eq!(rig.fence_eventfd(fence, 1, &eventfd), Err(Errno::ECANCELED));
+    let refused = rig.fence_eventfd_for(&[(innocent, 0), (fence, 1)], ANY, &eventfd);
+    assert_eq!(
+        (refused, eventfd.read()),
+        (Err(Errno::ECANCELED), Err(Errno::EAGAIN))
+    );
     assert_eq!(rig.fence_create_for(device, 0, 0), Err(Errno::ECANCELED));
     // Another device of the same file goes on.
     assert_eq!(rig.fence_signal(innocent, 1), Ok(()));
@@ -1231,8 +1411,12 @@ fn row_2_22_an_unbind_ends_waits_and_holds() {
         rig.fence_create_for(0, KEPT, 2).expect("FENCE_CREATE"),
     );
     let pages = [page(&rig, lost), page(&rig, kept)];
-    let eventfd = eventfd();
-    assert_eq!(rig.fence_eventfd(kept, 9, &eventfd), Ok(()));
+    let events = [eventfd(), eventfd(), eventfd()];
+    assert_eq!(rig.fence_eventfd(kept, 9, &events[0]), Ok(()));
+    for (flags, event) in [0, ANY].iter().zip(&events[1..]) {
+        let both = [(kept, 9), (lost, 9)];
+        assert_eq!(rig.fence_eventfd_for(&both, *flags, event), Ok(()));
+    }
     let job = rig
         .start_after(rig.copy, &[], &[wait_value(kept, 9)])
         .expect("SUBMIT");
@@ -1254,7 +1438,7 @@ fn row_2_22_an_unbind_ends_waits_and_holds() {
         unbound
     });
     assert_eq!((pages[0].read(0), pages[1].read(0)), (LOST, 2));
-    assert_eq!(count(&eventfd), 1);
+    assert_eq!(events.each_ref().map(count), [1, 1, 1]);
     assert_eq!(rig.fence_signal(lost, 9), Err(Errno::ENODEV));
     drop(job);
     drop(rig);
