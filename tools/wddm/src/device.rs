@@ -164,13 +164,15 @@ impl Device {
         fence::wait(&self.0.scheduler, &waits, how, deadline.into())
     }
 
-    /// Adds 1 to an eventfd, once, when fences have their values, when one of them is destroyed,
-    /// or when the device is in error (`hAsyncEvent`). Whoever is woken looks at the values and at
-    /// the device's state. The eventfd may be closed after this.
+    /// Adds 1 to an eventfd, once, when fences have their values, or the device is in error or
+    /// destroyed (`hAsyncEvent`). Whoever is woken looks at the values and at the device's state.
+    /// The eventfd may be closed after this, and the fences destroyed: one that was shared is
+    /// waited for until others have signalled it, or cannot.
     ///
     /// # Errors
     ///
-    /// As [`Device::wait_from_cpu`], without TIMEOUT; INVALID_PARAMETER if it is no eventfd.
+    /// As [`Device::wait_from_cpu`], without TIMEOUT; INVALID_PARAMETER if it is no eventfd;
+    /// INSUFFICIENT_RESOURCES if those of the process wait for 4096 values.
     pub fn wait_from_cpu_async(
         &self,
         waits: &[(&MonitoredFence, u64)],
@@ -178,7 +180,7 @@ impl Device {
         eventfd: BorrowedFd<'_>,
     ) -> Result<()> {
         let waits = self.fences(waits)?;
-        self.0.scheduler.add_event(waits, how, eventfd)
+        fence::notify(&self.0.scheduler, &waits, how, eventfd)
     }
 
     /// The fences of a wait, checked.

@@ -22,7 +22,7 @@
 //!
 //! A fence that is destroyed is signalled as a whole, behind what is to signal it already, so that
 //! whoever waits goes on; unless it was [shared](MonitoredFence::share): then others may go on to
-//! use it.
+//! use it, and an eventfd waits for them.
 
 use std::{
     os::fd::{BorrowedFd, OwnedFd},
@@ -37,6 +37,7 @@ use libskua::{Deadline, Error};
 use rustix::io::Errno;
 
 use crate::{
+    adapter::crowded,
     device::Device,
     page_tables::PageTables,
     scheduler::{Point, Scheduler},
@@ -154,6 +155,30 @@ fn satisfied(waits: &[Point], how: WaitFor) -> Option<usize> {
     }
 }
 
+/// Whether those fences of a device can be waited for.
+fn check(scheduler: &Scheduler, waits: &[Point]) -> Result<()> {
+    scheduler.check_alive()?;
+    match waits.iter().any(|(fence, _)| fence.is_closed()) {
+        true => Err(Status::INVALID_HANDLE),
+        false => Ok(()),
+    }
+}
+
+/// Has the kernel add 1 to an eventfd when fences of one device have their values.
+pub(crate) fn notify(
+    scheduler: &Scheduler,
+    waits: &[Point],
+    how: WaitFor,
+    eventfd: BorrowedFd<'_>,
+) -> Result<()> {
+    check(scheduler, waits)?;
+    let raw: Vec<_> = waits.iter().map(|(f, value)| (&f.raw, *value)).collect();
+    libskua::MonitoredFence::notify_many(&raw, how, eventfd).map_err(|error| {
+        scheduler.find_error();
+        check(scheduler, waits).err().unwrap_or(crowded(error))
+    })
+}
+
 /// Sleeps until fences of one device have their values.
 pub(crate) fn wait(
     scheduler: &Scheduler,
@@ -161,13 +186,6 @@ pub(crate) fn wait(
     how: WaitFor,
     deadline: Deadline,
 ) -> Result<usize> {
-    let check = || {
-        scheduler.check_alive()?;
-        match waits.iter().any(|(fence, _)| fence.is_closed()) {
-            true => Err(Status::INVALID_HANDLE),
-            false => Ok(()),
-        }
-    };
     loop {
         let (life, wakes) = scheduler.tables().wakes();
         // In this order: a device in error and a destroyed fence have all values.
@@ -175,7 +193,7 @@ pub(crate) fn wait(
         if waits.iter().any(|(fence, _)| fence.is_lost()) {
             scheduler.find_error();
         }
-        check()?;
+        check(scheduler, waits)?;
         if let Some(index) = index {
             return Ok(index);
         }
@@ -197,7 +215,7 @@ pub(crate) fn wait(
             if !matches!(&error, Error::Ioctl { errno, .. } if *errno == Errno::TIME) {
                 scheduler.find_error();
             }
-            check()?;
+            check(scheduler, waits)?;
             return Err(error.into());
         }
     }

@@ -6,7 +6,6 @@
 //! |---|---|
 //! | an update of addresses | its value is reached, and those of its context before it are done |
 //! | memory that was destroyed is given back | what was queued before is done, held work included |
-//! | an eventfd for several fences is told | all have their values, or one has |
 //! | where the GPU sees a value it is written | it has changed |
 //! | a callback is told to trim | the kernel says so |
 //!
@@ -15,13 +14,13 @@
 
 use std::{
     collections::BTreeMap,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     sync::{atomic::Ordering, Arc, MutexGuard, TryLockError},
     thread::JoinHandle,
     time::Duration,
 };
 
-use libskua::{Deadline, Mapping, Syncobj};
+use libskua::{Deadline, Mapping};
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
     io::Errno,
@@ -29,7 +28,7 @@ use rustix::{
 
 use super::{Point, Scheduler, State};
 use crate::{
-    fence::{Fence, WaitFor},
+    fence::Fence,
     lock,
     memory::Memory,
     status::{Result, Status},
@@ -49,17 +48,6 @@ struct Dying {
     uses: Vec<Point>,
     /// What is given back when they are done.
     memory: Arc<Memory>,
-}
-
-/// A wait for several values that ends by an eventfd.
-#[derive(Debug)]
-struct Event {
-    /// Values that fences are to have, 1 at least.
-    waits: Vec<Point>,
-    /// All of `waits`, or one of them.
-    how: WaitFor,
-    /// The eventfd, which the caller may have closed.
-    fd: OwnedFd,
 }
 
 /// Where the GPU sees a fence's value.
@@ -91,8 +79,6 @@ pub(super) struct Errands {
     stopping: bool,
     /// Memory that goes when its users are done.
     dying: Vec<Dying>,
-    /// Eventfds of waits for several values.
-    events: Vec<Event>,
     /// Values that the kernel will tell of, by the fence's number.
     watched: BTreeMap<(u64, u64), Arc<Fence>>,
     /// There was no memory for something: it is tried again after a while.
@@ -165,29 +151,6 @@ impl Scheduler {
         // Without a thread for it the next errand's sees to it.
         state.errands.dying.push(Dying { uses, memory });
         let _ = self.attend(state);
-    }
-
-    /// Registers an eventfd for fences.
-    pub(crate) fn add_event(
-        &self,
-        waits: Vec<Point>,
-        how: WaitFor,
-        fd: BorrowedFd<'_>,
-    ) -> Result<()> {
-        let mut state = self.alive()?;
-        if waits.iter().any(|(fence, _)| fence.is_closed()) {
-            return Err(Status::INVALID_HANDLE);
-        }
-        // The kernel tells whether it is an eventfd; this point is never signalled.
-        Syncobj::create(self.adapter().libskua())?.notify(1, fd)?;
-        let fd = fd
-            .try_clone_to_owned()
-            .map_err(|e| Status::from_errno(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
-        self.attend(&mut state)?;
-        state.errands.events.push(Event { waits, how, fd });
-        drop(state);
-        self.kick();
-        Ok(())
     }
 
     /// Where the GPU sees a fence's value, from now on.
@@ -342,24 +305,6 @@ impl Scheduler {
                 None => done.push(dying.memory),
             }
         }
-        for event in std::mem::take(&mut errands.events) {
-            let is_closed = event.waits.iter().any(|(fence, _)| fence.is_closed());
-            let waits = event.waits.iter();
-            // Looked at once: what is reached after this is told of.
-            let missing: Vec<_> = waits.filter(|(f, value)| !f.reached(*value)).collect();
-            let is_there = match event.how {
-                WaitFor::All => missing.is_empty(),
-                WaitFor::Any => missing.len() < event.waits.len(),
-            };
-            if is_over || is_closed || is_there {
-                let _ = fire(event.fd.as_fd());
-                continue;
-            }
-            for (fence, value) in missing {
-                errands.watch(kick, fence, *value);
-            }
-            errands.events.push(event);
-        }
         if is_over {
             // What the kernel refuses now it refuses for good.
             errands.again = false;
@@ -387,7 +332,8 @@ impl Scheduler {
     }
 
     pub(super) fn kick(&self) {
-        let _ = fire(self.kick.as_fd());
+        // At its limit it is readable already.
+        let _ = rustix::io::write(&self.kick, &1_u64.to_ne_bytes());
     }
 
     /// Waits until everything that is queued now is done, well or not, or was cancelled.
@@ -422,15 +368,6 @@ impl Scheduler {
 fn persist<T>(mut wait: impl FnMut() -> libskua::Result<T>) {
     while wait().is_err_and(|error| error.errno() == Some(Errno::NOMEM)) {
         std::thread::sleep(RETRY);
-    }
-}
-
-/// Adds 1 to an eventfd; one that is at its limit is left alone.
-fn fire(fd: BorrowedFd<'_>) -> Result<()> {
-    match rustix::io::write(fd, &1_u64.to_ne_bytes()) {
-        // At its limit it is readable already.
-        Ok(_) | Err(Errno::AGAIN) => Ok(()),
-        Err(errno) => Err(Status::from_errno(errno)),
     }
 }
 

@@ -969,6 +969,19 @@ fn row_0_10_events_fire_once() {
     assert_eq!(a.signal(3), Ok(()));
     assert_eq!(b.signal(3), Ok(()));
     expect([0, 0, 0, 0, 1]);
+    // One that is destroyed has its value; the device is the end of all.
+    let never = [(&rig.fence(), 1), (&b, 9)];
+    let waits = [(&rig.fence(), 1), (&b, 5)];
+    for (waits, event) in [(&waits, &events[0]), (&never, &events[1])] {
+        let all = rig
+            .device
+            .wait_from_cpu_async(waits, WaitFor::All, event.as_fd());
+        assert_eq!(all, Ok(()));
+    }
+    waits[0].0.destroy();
+    expect([0, 0, 0, 0, 0]);
+    assert_eq!(b.signal(5), Ok(()));
+    expect([1, 0, 0, 0, 0]);
     let null = fs::File::options().write(true).open("/dev/null");
     let null = null.expect("a file");
     for value in [0, 9] {
@@ -980,6 +993,8 @@ fn row_0_10_events_fire_once() {
             assert_eq!(many, Err(Status::INVALID_PARAMETER), "{value}, {how:?}");
         }
     }
+    rig.device.destroy();
+    expect([0, 1, 0, 0, 0]);
 }
 
 fn row_0_11_locks_nest_at_one_address() {
@@ -2275,10 +2290,13 @@ fn the_end_of_a_shared_fence_wakes_its_devices_sleepers() {
         assert_eq!(wait.join().expect("a result"), gone);
         assert_eq!(all.join().expect("a result").map(drop), gone);
     });
+    // Eventfds wait for who still has it.
+    assert_eq!([count(&first, 0), count(&event, 0)], [0, 0]);
+    assert_eq!(theirs.signal(1), Ok(()));
     assert_eq!([count(&first, 1), count(&event, 1)], [1, 1]);
     // That of a device is one, too.
     thread::scope(|scope| {
-        let wait = scope.spawn(|| theirs.wait(1, long));
+        let wait = scope.spawn(|| theirs.wait(2, long));
         thread::sleep(Duration::from_millis(30));
         other.device.destroy();
         eventually("it is woken", || wait.is_finished());
