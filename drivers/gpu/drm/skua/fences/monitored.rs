@@ -15,8 +15,8 @@
 //! fence's spin lock alone, and who waits is woken under it, some at a time.
 //!
 //! A fence does not know whom it belongs to. [`Owners`] knows which devices have handles of it, and
-//! has it [lost](FenceValue::end) with them; and who waits by their handles, which is over with
-//! them, too.
+//! has it [lost](LOST) with them; and who [waits](Waits) by their handles, which is over with them,
+//! too.
 
 use crate::{
     ext::value_page::{
@@ -24,6 +24,7 @@ use crate::{
         FileOperations,
         ValuePage, //
     },
+    few::Few,
     kernel_heap::client_flags,
     policy::promises::{
         self,
@@ -91,8 +92,6 @@ struct Waiting {
     target: Arc<dyn Target>,
     /// Handed to the target.
     index: u32,
-    /// The device with which it is over, if the fence is to tell of that.
-    owner: Option<u64>,
 }
 
 /// The value that is waited for, and a number.
@@ -245,16 +244,21 @@ impl FenceValue {
 
     /// Wakes who has waited for what the fence has.
     fn wake_reached(&self) {
+        self.end_waits(Over::Reached, |value| self.has(value));
+    }
+
+    /// Ends the waits for values that `are_over`, the smallest first, some at a time.
+    fn end_waits(&self, over: Over, are_over: impl Fn(u64) -> bool) {
         loop {
             let mut state = self.state.lock();
             for _ in 0..AT_ONCE {
                 let first = state.waits.cursor_front_mut();
-                let Some(first) = first.filter(|first| self.has(first.current().0 .0)) else {
+                let Some(first) = first.filter(|first| are_over(first.current().0 .0)) else {
                     return;
                 };
-                let wait = first.remove_current().1;
+                let (_, wait) = first.remove_current().1.to_key_value();
                 count_out(&mut state.len, 1);
-                wake(wait, Over::Reached);
+                wait.target.wake(wait.index, over);
             }
         }
     }
@@ -266,47 +270,11 @@ impl FenceValue {
         }
     }
 
-    /// The device `owner`, which has a handle of it, ends: its waits are over, and if it has
-    /// `failed`, so is the fence.
-    pub(crate) fn end(&self, owner: u64, failed: bool) {
-        if failed {
-            self.lose(&mut self.state.lock());
-            self.wake_reached();
-        }
-        self.end_waits(Over::Ended, |wait| wait.owner == Some(owner));
+    /// A device that has a handle of it has failed.
+    fn fail(&self) {
+        self.lose(&mut self.state.lock());
+        self.wake_reached();
     }
-
-    /// Ends those waits, some at a time.
-    fn end_waits(&self, over: Over, is_meant: impl Fn(&Waiting) -> bool) {
-        let mut from = (0, 0);
-        loop {
-            let mut state = self.state.lock();
-            let State { waits, len, .. } = &mut *state;
-            let mut next = waits.cursor_lower_bound_mut(&from);
-            for _ in 0..AT_ONCE {
-                let Some(cursor) = next else {
-                    return;
-                };
-                next = if is_meant(cursor.current().1) {
-                    let (rest, wait) = cursor.remove_current();
-                    count_out(len, 1);
-                    wake(wait, over);
-                    rest
-                } else {
-                    cursor.move_next()
-                };
-            }
-            match next {
-                Some(cursor) => from = *cursor.current().0,
-                None => return,
-            }
-        }
-    }
-}
-
-fn wake(node: RBTreeNode<WaitKey, Waiting>, over: Over) {
-    let (_, Waiting { target, index, .. }) = node.to_key_value();
-    target.wake(index, over);
 }
 
 /// How what was to signal a value ended.
@@ -412,21 +380,15 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// A wait that has not begun, number `index` of the target's, which is over with the device
-    /// `owner`, if there is one. `ENOMEM`.
+    /// A wait that has not begun, number `index` of the target's. `ENOMEM`.
     pub(crate) fn new(
         fence: &Arc<MonitoredFence>,
         value: u64,
         target: Arc<dyn Target>,
         index: u32,
-        owner: Option<u64>,
     ) -> Result<Self> {
         let key = (value, serial());
-        let waiting = Waiting {
-            target,
-            index,
-            owner,
-        };
+        let waiting = Waiting { target, index };
         Ok(Self {
             fence: fence.0.clone(),
             key,
@@ -456,7 +418,8 @@ impl Wait {
             return;
         };
         if self.has_ended() {
-            wake(node, Over::Reached);
+            let (_, Waiting { target, index }) = node.to_key_value();
+            target.wake(index, Over::Reached);
         } else {
             state.len = state.len.saturating_add(1);
             drop(state.waits.insert(node));
@@ -479,6 +442,48 @@ impl Drop for Wait {
         };
         // With the lock free: it may have the last reference to the target.
         drop(waiting);
+    }
+}
+
+/// Waits by handles, over when dropped.
+pub(crate) struct Waits {
+    /// For values.
+    pub(crate) values: Few<Wait>,
+    /// For the ends of the handles' devices, which are the end of all.
+    devices: Few<Owner>,
+}
+
+impl Waits {
+    /// None yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            values: Few::Empty,
+            devices: Few::Empty,
+        }
+    }
+
+    /// `target` waits by handles of device `owner`, too. `ENOMEM`.
+    pub(crate) fn end_with(
+        &mut self,
+        owners: &Arc<Owners>,
+        owner: u64,
+        target: Arc<dyn Target>,
+    ) -> Result {
+        if self.devices.iter().any(|device| device.key.0 == owner) {
+            return Ok(());
+        }
+        let entry = Entry::Target(target);
+        self.devices.push(Owner::new(owners, owner, 0, entry)?)
+    }
+
+    /// Begins to wait.
+    pub(crate) fn begin(&mut self) {
+        self.values.iter_mut().for_each(Wait::begin);
+    }
+
+    /// Whether all values are reached.
+    pub(crate) fn have_ended(&self) -> bool {
+        self.values.iter().all(Wait::has_ended)
     }
 }
 
@@ -522,15 +527,6 @@ impl Owner {
         Self::new(owners, owner, address, Entry::Fence(fence.0.clone()))
     }
 
-    /// Enters who waits by handles of device `owner`. `ENOMEM`.
-    pub(crate) fn of_waits(
-        owners: &Arc<Owners>,
-        owner: u64,
-        target: Arc<dyn Target>,
-    ) -> Result<Self> {
-        Self::new(owners, owner, 0, Entry::Target(target))
-    }
-
     fn new(owners: &Arc<Owners>, owner: u64, address: usize, entry: Entry) -> Result<Self> {
         let key = (owner, address, serial());
         let node = RBTreeNode::new(key, entry, client_flags())?;
@@ -539,11 +535,6 @@ impl Owner {
             owners: owners.clone(),
             key,
         })
-    }
-
-    /// Whether it is told of the end of device `owner`.
-    pub(crate) fn is_of(&self, owner: u64) -> bool {
-        self.key.0 == owner
     }
 }
 
@@ -566,8 +557,8 @@ impl Owners {
         )
     }
 
-    /// Device `owner` ends: [`FenceValue::end`] of all that it has, once each, and of all waits by
-    /// its handles.
+    /// Device `owner` ends: so do all waits by its handles, and if it has `failed`, all fences that
+    /// it has are lost.
     pub(crate) fn end(&self, owner: u64, failed: bool) {
         self.end_from((owner, 0, 0), failed, |key| key.0 == owner);
     }
@@ -592,7 +583,9 @@ impl Owners {
             // memory is freed, and nothing else.
             from = match entry {
                 Entry::Fence(fence) => {
-                    fence.end(key.0, failed);
+                    if failed {
+                        fence.fail();
+                    }
                     (key.0, key.1, u64::MAX)
                 }
                 Entry::Target(target) => {

@@ -9,11 +9,9 @@ use crate::{
     },
     fences::monitored::{
         Over,
-        Owner,
         Target,
-        Wait, //
+        Waits, //
     },
-    few::Few,
     quota::Share, //
 };
 use kernel::{
@@ -127,21 +125,6 @@ impl Target for Sleeper {
         }
         drop(progress);
         self.changed.notify_all();
-    }
-}
-
-/// Waits by handles, over when dropped.
-pub(crate) struct Waits {
-    /// For values, those that decide.
-    pub(crate) values: Few<Wait>,
-    /// For the ends of the handles' devices, which are the end of all.
-    pub(crate) devices: Few<Owner>,
-}
-
-impl Waits {
-    /// Begins to wait.
-    pub(crate) fn begin(&mut self) {
-        self.values.iter_mut().for_each(Wait::begin);
     }
 }
 

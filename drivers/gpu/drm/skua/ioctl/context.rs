@@ -210,7 +210,7 @@ impl File {
         })?;
         // They end with the context's device, whosever the handles are.
         let owner = context.vm().ok_or(EINVAL)?.device().id();
-        let mut values = Values::new(context.clone(), Some(owner));
+        let mut values = Values::new(context.clone(), Some((&dev.fences, owner)));
         let (waits, signals) = syncs::read(file, &args.syncs, Some(&mut values))?;
         let request = Request {
             buffers,

@@ -18,16 +18,15 @@ use crate::{
             Promise,
             Target,
             Wait,
+            Waits,
             LOST, //
         },
         sleep::{
             left_until,
             EventFdWait,
-            Sleeper,
-            Waits, //
+            Sleeper, //
         }, //
     },
-    few::Few,
     gpu::SkuaDevice,
     ioctl::{
         file::{
@@ -139,20 +138,13 @@ fn waits<T: Target + 'static>(
     deciding: &[(u32, &Value)],
     target: &Arc<T>,
 ) -> Result<Waits> {
-    let mut waits = Waits {
-        values: Few::Empty,
-        devices: Few::Empty,
-    };
+    let mut waits = Waits::new();
     for (index, (handle, value)) in deciding {
-        let wait = Wait::new(&handle.fence, *value, target.clone(), *index, None)?;
+        let wait = Wait::new(&handle.fence, *value, target.clone(), *index)?;
         waits.values.push(wait)?;
     }
-    for (handle, _) in values {
-        let id = handle.device.id();
-        if !waits.devices.iter().any(|device| device.is_of(id)) {
-            let owner = Owner::of_waits(&handle.dev.fences, id, target.clone())?;
-            waits.devices.push(owner)?;
-        }
+    for (FenceHandle { dev, device, .. }, _) in values.iter().map(|(it, value)| (&**it, value)) {
+        waits.end_with(&dev.fences, device.id(), target.clone())?;
     }
     Ok(waits)
 }

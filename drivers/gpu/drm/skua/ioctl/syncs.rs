@@ -17,9 +17,11 @@ use crate::{
     fences::{
         monitored::{
             MonitoredFence,
+            Owners,
             Promise,
             Target,
-            Wait, //
+            Wait,
+            Waits, //
         },
         signals::Signals, //
     },
@@ -38,21 +40,22 @@ use kernel::{
 pub(crate) const MAX_SYNCS: u32 = 256;
 
 /// The values of monitored fences that an ioctl waits for.
-pub(crate) struct Values {
+pub(crate) struct Values<'a> {
     /// Those that had not come when the list was made.
-    waits: Few<Wait>,
+    waits: Waits,
     /// Told when they have come.
     target: Arc<dyn Target>,
-    /// Number of the device whose end ends the waits; none if they outlive all.
-    owner: Option<u64>,
+    /// The device whose end ends the waits, by number, and where that is told; none if they outlive
+    /// all.
+    owner: Option<(&'a Arc<Owners>, u64)>,
 }
 
-impl Values {
+impl<'a> Values<'a> {
     /// None yet. `target` will wait for them, until the client's device `owner` ends, if there is
     /// one.
-    pub(crate) fn new(target: Arc<dyn Target>, owner: Option<u64>) -> Self {
+    pub(crate) fn new(target: Arc<dyn Target>, owner: Option<(&'a Arc<Owners>, u64)>) -> Self {
         Self {
-            waits: Few::Empty,
+            waits: Waits::new(),
             target,
             owner,
         }
@@ -60,21 +63,23 @@ impl Values {
 
     fn push(&mut self, fence: &Arc<MonitoredFence>, value: u64) -> Result {
         // Of each fence the last value decides: it alone is waited for.
-        let like = self.waits.iter_mut().find(|wait| wait.is_for(fence));
+        let values = &mut self.waits.values;
+        let like = values.iter_mut().find(|wait| wait.is_for(fence));
         if like.as_ref().is_some_and(|wait| wait.value() >= value) {
             return Ok(());
         }
-        let wait = Wait::new(fence, value, self.target.clone(), 0, self.owner)?;
+        let wait = Wait::new(fence, value, self.target.clone(), 0)?;
         match like {
-            Some(like) => {
-                *like = wait;
-                Ok(())
-            }
-            None => self.waits.push(wait),
+            Some(like) => *like = wait,
+            None => values.push(wait)?,
+        }
+        match self.owner {
+            Some((owners, owner)) => self.waits.end_with(owners, owner, self.target.clone()),
+            None => Ok(()),
         }
     }
 
-    pub(crate) fn into_waits(self) -> Few<Wait> {
+    pub(crate) fn into_waits(self) -> Waits {
         self.waits
     }
 }
@@ -87,7 +92,7 @@ impl Values {
 pub(crate) fn read(
     file: &SkuaFile,
     array: &uapi::drm_skua_array,
-    mut values: Option<&mut Values>,
+    mut values: Option<&mut Values<'_>>,
 ) -> Result<(Few<Fence>, Signals)> {
     let mut waits = Few::Empty;
     let mut signals = Signals::new();
