@@ -256,7 +256,7 @@ impl Adapter {
             };
             for device in devices {
                 if device.tables().kernel().handle() == trim.device {
-                    device.trim();
+                    device.trims.tell();
                 }
             }
         }

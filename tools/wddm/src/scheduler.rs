@@ -150,10 +150,8 @@ pub(crate) struct Scheduler {
     next: AtomicU64,
     /// An eventfd: makes the attendant look at everything.
     kick: OwnedFd,
-    /// The kernel has said that the device is to trim.
-    trimmed: AtomicBool,
-    /// Whom the attendant tells that.
-    pub(crate) trims: TrimCallbacks,
+    /// Whom it tells that it is to trim.
+    pub(crate) trims: Arc<TrimCallbacks>,
     /// What the work reaches; dropped when the contexts are.
     tables: Arc<PageTables>,
 }
@@ -177,8 +175,7 @@ impl Scheduler {
             changed: Condvar::new(),
             next: AtomicU64::new(1),
             kick,
-            trimmed: AtomicBool::new(false),
-            trims: TrimCallbacks::default(),
+            trims: Arc::default(),
             tables,
         }))
     }
@@ -597,21 +594,13 @@ impl Scheduler {
         drop(state);
         drop(updates);
         self.changed.notify_all();
-        // Here, where a callback of the attendant's destroys the device: nobody else would.
-        self.reflect();
         self.wait_for_all(&uses);
     }
 
-    /// Has somebody call back when the kernel says that the device is to trim. NO_MEMORY.
+    /// Has somebody read when the kernel says that the device is to trim. NO_MEMORY.
     pub(crate) fn attend_trims(&self) -> Result<()> {
         let mut state = self.alive()?;
         self.attend(&mut state)
-    }
-
-    /// The kernel has said that the device is to trim.
-    pub(crate) fn trim(&self) {
-        self.trimmed.store(true, Ordering::Release);
-        self.kick();
     }
 }
 

@@ -4,19 +4,20 @@
 //! for it.
 //!
 //! The kernel says so by an event in the adapter's file, which any device's attendant reads and
-//! passes on to that of the device. That asks the kernel by how much the budget
-//! is exceeded, and calls back. Nobody has to follow: a device that exceeds its budget is as right
-//! as another, and its work waits for others' in turn.
+//! passes on to the device. As long as that has callbacks it has a thread for them, which asks the
+//! kernel by how much the budget is exceeded, and calls. Nobody has to follow: a device that
+//! exceeds its budget is as right as another, and its work waits for others' in turn.
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, OnceLock},
-    thread::{self, ThreadId},
+    sync::{Arc, Condvar, Mutex, PoisonError, Weak},
+    thread::{self, JoinHandle},
 };
 
 use crate::{
     device::Device,
     lock,
+    scheduler::Scheduler,
     status::{Result, Status},
 };
 
@@ -50,10 +51,24 @@ type Slot = Arc<Mutex<Option<Callback>>>;
 /// The callbacks that a device's client has registered, and the thread that calls them.
 #[derive(Default)]
 pub(crate) struct TrimCallbacks {
-    /// All that are registered, in that order. Not locked while one runs.
-    slots: Mutex<Vec<Slot>>,
-    /// The thread that calls.
-    caller: OnceLock<ThreadId>,
+    /// Not locked while one runs.
+    state: Mutex<State>,
+    /// The thread is to look at `state`.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// All that are registered, in that order.
+    slots: Vec<Slot>,
+    /// The kernel has said that the device is to trim.
+    is_told: bool,
+    /// Calls them, as long as there are any.
+    thread: Option<JoinHandle<()>>,
+}
+
+fn is_current(thread: &JoinHandle<()>) -> bool {
+    thread.thread().id() == thread::current().id()
 }
 
 impl fmt::Debug for TrimCallbacks {
@@ -63,42 +78,97 @@ impl fmt::Debug for TrimCallbacks {
 }
 
 impl TrimCallbacks {
-    fn add(&self, callback: Callback) -> Slot {
+    /// Adds one, and a thread that does `calls` if there is none. NO_MEMORY.
+    fn add(&self, callback: Callback, calls: impl FnOnce() + Send + 'static) -> Result<Slot> {
         let slot = Arc::new(Mutex::new(Some(callback)));
-        lock(&self.slots).push(slot.clone());
-        slot
+        let mut state = lock(&self.state);
+        if state.thread.is_none() {
+            let thread = thread::Builder::new().name("wddm-trims".into());
+            state.thread = Some(thread.spawn(calls).map_err(|_| Status::NO_MEMORY)?);
+        }
+        state.slots.push(slot.clone());
+        Ok(slot)
     }
 
-    /// Has a callback be called no more, and waits until it does not run, unless this is it.
+    /// Has a callback be called no more, and waits until it does not run, unless one calls this.
     fn remove(&self, slot: &Slot) {
-        lock(&self.slots).retain(|other| !Arc::ptr_eq(other, slot));
+        lock(&self.state)
+            .slots
+            .retain(|other| !Arc::ptr_eq(other, slot));
+        self.changed.notify_all();
         if !self.is_caller() {
             let callback = lock(slot).take();
             drop(callback);
         }
     }
 
-    /// The thread that this is called on is the one that calls back.
-    pub(crate) fn set_caller(&self) {
-        let _ = self.caller.set(thread::current().id());
+    /// Has none be called any more, and waits until none runs, unless one calls this.
+    pub(crate) fn stop(&self) {
+        let (slots, thread) = {
+            let mut state = lock(&self.state);
+            let thread = state.thread.take_if(|thread| !is_current(thread));
+            (std::mem::take(&mut state.slots), thread)
+        };
+        self.changed.notify_all();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+        drop(slots);
     }
 
-    pub(crate) fn is_caller(&self) -> bool {
-        self.caller.get() == Some(&thread::current().id())
+    fn is_caller(&self) -> bool {
+        lock(&self.state).thread.as_ref().is_some_and(is_current)
+    }
+
+    /// The kernel has said that the device is to trim.
+    pub(crate) fn tell(&self) {
+        lock(&self.state).is_told = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until it has said so; false if there is nobody to call any more.
+    fn wait(&self) -> bool {
+        let mut state = lock(&self.state);
+        loop {
+            if state.slots.is_empty() {
+                state.thread = None;
+                return false;
+            }
+            if std::mem::take(&mut state.is_told) {
+                return true;
+            }
+            let woken = self.changed.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Calls all; with no lock held but each one's own.
-    pub(crate) fn call(&self, notification: TrimNotification) {
-        let slots = lock(&self.slots).clone();
+    fn call(&self, notification: TrimNotification) {
+        let slots = lock(&self.state).slots.clone();
+        let is_there = |slot: &Slot| {
+            let slots = &lock(&self.state).slots;
+            slots.iter().any(|other| Arc::ptr_eq(other, slot))
+        };
         for slot in slots {
             // Another callback may have unregistered it.
-            if lock(&self.slots)
-                .iter()
-                .any(|other| Arc::ptr_eq(other, &slot))
-            {
+            if is_there(&slot) {
                 if let Some(callback) = &mut *lock(&slot) {
                     callback(notification);
                 }
+            }
+        }
+    }
+
+    /// What the thread does for a device.
+    fn call_back(&self, device: &Weak<Scheduler>) {
+        while self.wait() {
+            let excess = device.upgrade().map(|device| device.tables().excess());
+            match excess {
+                Some(Ok(bytes_to_trim)) if bytes_to_trim > 0 => self.call(TrimNotification {
+                    flags: TrimFlags::TRIM_TO_BUDGET,
+                    bytes_to_trim,
+                }),
+                _ => {}
             }
         }
     }
@@ -121,11 +191,9 @@ impl fmt::Debug for TrimRegistration {
 
 impl Device {
     /// Has a function be called when the device exceeds its budget because of others
-    /// (`D3DKMTRegisterTrimNotification`), by the device's own thread: what it calls in its turn
-    /// may wait for room, and destroy the device, but is not to wait for what that thread does:
-    /// updates of addresses, and the end of an allocation that one of them maps. Without an
-    /// [`PagingQueue::make_resident`](crate::PagingQueue::make_resident) or [`Device::evict`] there
-    /// is nothing to trim, and nobody is told.
+    /// (`D3DKMTRegisterTrimNotification`), by a thread for that: it may wait, and destroy the
+    /// device. Without an [`PagingQueue::make_resident`](crate::PagingQueue::make_resident) or
+    /// [`Device::evict`] there is nothing to trim, and nobody is told.
     ///
     /// # Errors
     ///
@@ -135,9 +203,12 @@ impl Device {
         &self,
         callback: impl FnMut(TrimNotification) + Send + 'static,
     ) -> Result<TrimRegistration, Status> {
-        self.scheduler().attend_trims()?;
+        let scheduler = self.scheduler();
+        scheduler.attend_trims()?;
+        let (trims, device) = (scheduler.trims.clone(), Arc::downgrade(scheduler));
+        let calls = move || trims.call_back(&device);
         Ok(TrimRegistration {
-            slot: self.scheduler().trims.add(Box::new(callback)),
+            slot: scheduler.trims.add(Box::new(callback), calls)?,
             device: self.clone(),
         })
     }
@@ -176,18 +247,13 @@ mod tests {
         let callbacks = Arc::new(TrimCallbacks::default());
         let (entered, enters) = mpsc::channel();
         let (leave, leaves) = mpsc::channel::<()>();
-        let slot = callbacks.add(Box::new(move |_| {
+        let callback = Box::new(move |_| {
             entered.send(()).unwrap();
             leaves.recv().unwrap();
-        }));
-        let caller = {
-            let callbacks = callbacks.clone();
-            thread::spawn(move || {
-                callbacks.set_caller();
-                callbacks.call(TOLD);
-                callbacks.call(TOLD);
-            })
-        };
+        });
+        let calls = callbacks.clone();
+        let slot = callbacks.add(callback, move || (0..2).for_each(|_| calls.call(TOLD)));
+        let slot = slot.unwrap();
         enters.recv().unwrap();
         thread::scope(|scope| {
             let removes = scope.spawn(|| callbacks.remove(&slot));
@@ -198,27 +264,34 @@ mod tests {
             removes.join().unwrap();
             assert!(leave.send(()).is_err());
         });
-        caller.join().unwrap();
+        callbacks.stop();
         assert!(enters.recv().is_err(), "it was called again");
     }
 
     #[test]
     fn a_callback_unregisters_itself_and_others() {
         let callbacks = Arc::new(TrimCallbacks::default());
-        callbacks.set_caller();
         let slots = Arc::new(Mutex::new(Vec::new()));
         let (called, calls) = mpsc::channel();
+        let mut added = lock(&slots);
         for n in 0..3 {
             let (inner, all, called) = (callbacks.clone(), slots.clone(), called.clone());
-            let slot = callbacks.add(Box::new(move |told| {
+            let callback = Box::new(move |told| {
                 assert_eq!(told, TOLD);
                 called.send(n).unwrap();
                 lock(&all).iter().for_each(|slot| inner.remove(slot));
-            }));
-            lock(&slots).push(slot);
+            });
+            let (caller, all) = (callbacks.clone(), slots.clone());
+            let slot = callbacks.add(callback, move || {
+                // When all are there.
+                drop(lock(&all));
+                (0..2).for_each(|_| caller.call(TOLD));
+            });
+            added.push(slot.unwrap());
         }
-        callbacks.call(TOLD);
-        callbacks.call(TOLD);
-        assert_eq!(calls.try_iter().collect::<Vec<_>>(), [0]);
+        drop(added);
+        assert_eq!(calls.recv(), Ok(0));
+        callbacks.stop();
+        assert_eq!(calls.try_iter().count(), 0);
     }
 }

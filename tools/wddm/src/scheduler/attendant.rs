@@ -7,7 +7,7 @@
 //! | an update of addresses | its value is reached, and those of its context before it are done |
 //! | memory that was destroyed is given back | what was queued before is done, held work included |
 //! | where the GPU sees a value it is written | it has changed |
-//! | a callback is told to trim | the kernel says so |
+//! | callbacks are told to trim | the kernel says so |
 //!
 //! A device has none before its first errand. It sleeps on an eventfd that the kernel adds to when
 //! a value is reached that an errand waits for, or the device fails.
@@ -15,7 +15,7 @@
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, BorrowedFd},
-    sync::{atomic::Ordering, Arc, MutexGuard, TryLockError},
+    sync::{Arc, MutexGuard, TryLockError},
     thread::JoinHandle,
     time::Duration,
 };
@@ -32,7 +32,6 @@ use crate::{
     lock,
     memory::Memory,
     status::{Result, Status},
-    trim::{TrimFlags, TrimNotification},
 };
 
 /// How long what the kernel has no memory for is left alone.
@@ -203,7 +202,6 @@ impl Scheduler {
 
     /// What the attendant does until the device is destroyed.
     fn keep(&self) {
-        self.trims.set_caller();
         let mut pause: Option<Duration> = None;
         loop {
             let skua = self.adapter().libskua();
@@ -221,7 +219,6 @@ impl Scheduler {
             // Nothing to read is no error here.
             let _ = rustix::io::read(&self.kick, &mut [0; 8]);
             self.adapter().read_events();
-            self.tell_trim();
             let again = self.reflect();
             let Some(mut state) = self.state_to_poll() else {
                 pause = Some(BUSY);
@@ -239,22 +236,8 @@ impl Scheduler {
         }
     }
 
-    /// Tells who wants to know that the device is to trim.
-    fn tell_trim(&self) {
-        if !self.trimmed.swap(false, Ordering::AcqRel) {
-            return;
-        }
-        let excess = self.tables.excess().unwrap_or(0);
-        if excess > 0 {
-            self.trims.call(TrimNotification {
-                flags: TrimFlags::TRIM_TO_BUDGET,
-                bytes_to_trim: excess,
-            });
-        }
-    }
-
     /// Writes the values that the GPU sees; whether it is to be tried again after a while.
-    pub(super) fn reflect(&self) -> bool {
+    fn reflect(&self) -> bool {
         let mut again = false;
         for mirror in lock(&self.mirrors).iter_mut() {
             let value = mirror.fence.value();
@@ -272,8 +255,7 @@ impl Scheduler {
     }
 
     /// The state, or `None` if it is to be tried again. While a submission waits for room with it
-    /// locked, what makes that room may be a value that is written where the GPU sees it, or
-    /// somebody who is told to trim.
+    /// locked, what makes that room may be a value that is written where the GPU sees it.
     fn state_to_poll(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
@@ -314,14 +296,15 @@ impl Scheduler {
 
     /// Has the attendant end; nothing of the device runs any more.
     pub(crate) fn stop(&self) {
+        // First: what a callback waits for may be the attendant's to do.
+        self.trims.stop();
         let thread = {
             let mut state = lock(&self.state);
             state.errands.stopping = true;
             state.errands.thread.take()
         };
         self.kick();
-        // Called back, the attendant may do this itself, and goes on then.
-        if let Some(thread) = thread.filter(|_| !self.trims.is_caller()) {
+        if let Some(thread) = thread {
             let _ = thread.join();
         }
         let mut state = lock(&self.state);
@@ -342,23 +325,12 @@ impl Scheduler {
         self.wait_for_all(&uses);
     }
 
-    /// The end of the device ends this, too. A callback of the attendant's writes the values that
-    /// the GPU sees meanwhile: what is waited for may wait for one.
+    /// The end of the device ends this, too.
     pub(super) fn wait_for_all(&self, uses: &[Point]) {
-        let deadline = || match self.trims.is_caller() {
-            true => Deadline::after(RETRY),
-            false => Deadline::NEVER,
-        };
         for uses in uses.chunks(crate::fence::MAX_AT_ONCE) {
             let waits: Vec<_> = uses.iter().map(|(f, value)| (&f.raw, *value)).collect();
             let how = libskua::WaitFor::All;
-            persist(|| loop {
-                let waited = libskua::MonitoredFence::wait_many(&waits, how, deadline());
-                match &waited {
-                    Err(error) if error.errno() == Some(Errno::TIME) => self.reflect(),
-                    _ => break waited,
-                };
-            });
+            persist(|| libskua::MonitoredFence::wait_many(&waits, how, Deadline::NEVER));
         }
     }
 }

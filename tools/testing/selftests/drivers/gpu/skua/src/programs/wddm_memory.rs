@@ -42,6 +42,7 @@ pub(crate) fn main() -> ExitCode {
         video_memory_info_tells_what_is_there: 60 at_rest,
         who_has_too_much_is_called_back: 60,
         a_trim_callback_may_end_its_device: 60,
+        a_trim_callback_may_wait_for_work: 60,
         paging_queues_end: 60,
         a_paging_queue_that_ends_loses_nothing: 60,
         an_address_is_every_devices_own_to_map: 60,
@@ -476,6 +477,32 @@ fn a_trim_callback_may_end_its_device() {
     let trim = trim.expect("a registration");
     assert_eq!(p.unregister_trim_notification(trim), Ok(()));
     assert_eq!(p.unregister_trim_notification(trim), stale);
+}
+
+/// That waits for where the GPU sees a value, which somebody else writes.
+fn a_trim_callback_may_wait_for_work() {
+    quiet();
+    let (rig, queue, [small, large]) = more_than_half(Rig::new());
+    let paging = queue.make_resident(&[&small, &large], NONE);
+    finish(&queue, paging.expect("MakeResident"));
+    let (fence, done) = (rig.fence(), Arc::new(rig.fence()));
+    let seen = fence.gpu_va().expect("an address");
+    let (tell, told) = mpsc::channel();
+    let awaited = done.clone();
+    let registered = rig.device.register_trim_notification(move |what| {
+        let _ = tell.send((what, Ok(())));
+        let _ = tell.send((what, awaited.wait(1, patience())));
+    });
+    let (_second, others, [other_small, other_large]) = more_than_half(Rig::new());
+    let paging = others.make_resident(&[&other_small, &other_large], NOT_TRIM);
+    finish(&others, paging.expect("MakeResident"));
+    assert_eq!(told.recv_timeout(patience()), Ok((TOO_MUCH, Ok(()))));
+    let (va, bytes) = rig.write(&[wait_value(seen, 1)]);
+    let work = rig.compute.submission().commands(va, bytes);
+    assert_eq!(work.signal(&done, 1).submit(), Ok(()));
+    assert_eq!(rig.copy.signal_from_gpu(&[(&fence, 1)]), Ok(()));
+    assert_eq!(told.recv_timeout(patience() * 2), Ok((TOO_MUCH, Ok(()))));
+    drop(registered);
 }
 
 fn a_paging_queue_that_ends_loses_nothing() {
