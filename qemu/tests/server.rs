@@ -13,6 +13,7 @@ use rustix::fs::{memfd_create, MemfdFlags};
 use skua_spec::address::{BusAddr, VramOffset};
 use skua_spec::aperture::Entry;
 use skua_spec::command::Command;
+use skua_spec::config::{Config, PowerState, COMMAND, DEVICE_CONTROL, POWER_CONTROL};
 use skua_spec::layout::half;
 use skua_spec::number::EngineIndex;
 use skua_spec::pci::{BAR_HOST_APERTURE, BAR_VRAM};
@@ -140,10 +141,18 @@ impl Server {
         value.write(COPY, |offset, word| self.write(offset, word));
     }
 
-    fn config(&mut self, offset: u64, value: u32) {
+    /// Writes a register of the configuration space.
+    fn configure<R: Writable<Block = Config>>(&mut self, value: R) {
         let region = VFIO_PCI_CONFIG_REGION_INDEX;
-        let data = value.to_le_bytes();
-        self.client.region_write(region, offset, &data).unwrap();
+        value.write(Config, |offset, word| {
+            let data = word.to_le_bytes();
+            let written = self.client.region_write(region, offset.into(), &data);
+            written.unwrap();
+        });
+    }
+
+    fn sleep_state(&mut self, state: PowerState) {
+        self.configure(POWER_CONTROL::new().with_state(state));
     }
 
     fn status64(&self, field: u64) -> u64 {
@@ -164,7 +173,7 @@ impl Server {
 
     /// Bus mastering, status page, and a ring at the start of VRAM for the copy engine.
     fn set_up(&mut self) {
-        self.config(4, 0x6);
+        self.configure(COMMAND::new().with_memory(true).with_master(true));
         self.set(regs::STATUS::new().with_address(BusAddr(BUS)));
         self.set(regs::STATUS_CTRL::new().with_enable(true));
         let base = self.get(regs::VRAM_BASE).address();
@@ -325,12 +334,11 @@ fn resets_of_the_function() {
     let ways: [fn(&mut Server); 3] = [
         |server| server.client.reset().unwrap(),
         // FLR.
-        |server| server.config(0x68, 0xa810),
+        |server| server.configure(DEVICE_CONTROL::new().with_flr(true)),
         // To D3hot and back.
         |server| {
-            [3, 0]
-                .into_iter()
-                .for_each(|state| server.config(0x44, state))
+            server.sleep_state(PowerState::D3hot);
+            server.sleep_state(PowerState::D0);
         },
     ];
     let mut server = start("resets");
@@ -347,10 +355,12 @@ fn resets_of_the_function() {
         }
         assert_eq!(server.get(regs::SCRATCH).value(), 0);
         assert_eq!(server.read(engine::CTRL.of(COPY)), 0);
-        let mut command = [0; 2];
-        let region = VFIO_PCI_CONFIG_REGION_INDEX;
-        server.client.region_read(region, 4, &mut command).unwrap();
-        assert_eq!(command, [0, 0]);
+        let mut command = [0; 4];
+        let (region, at) = (VFIO_PCI_CONFIG_REGION_INDEX, COMMAND.of(Config).into());
+        let read = server.client.region_read(region, at, &mut command);
+        read.unwrap();
+        let command = COMMAND::from_bits(u32::from_le_bytes(command).into());
+        assert!(!command.memory() && !command.master());
         server.client.dma_unmap(BUS, SYSTEM as u64).unwrap();
     }
     server.end();
@@ -588,7 +598,7 @@ fn strict_bars() {
         assert_eq!(counter(&mut server, what), count, "{what:?}");
     }
     // Asleep, nothing is seen.
-    server.config(0x44, 3);
+    server.sleep_state(PowerState::D3hot);
     server.client.region_write(bar, 0x2_0000, &[6; 8]).unwrap();
     server.client.region_read(bar, 0x2_0000, &mut data).unwrap();
     assert_eq!(data, [0xff; 8]);

@@ -11,6 +11,7 @@
 //! | module | manual section | what it holds |
 //! |---|---|---|
 //! | [`pci`] | 1 Identity | vendor, device, BARs, MSI-X vectors |
+//! | [`config`] | | the table of registers of the configuration space |
 //! | [`regs`] | 2 Registers | the table of registers: offsets, fields, access, reset values |
 //! | [`register`] | | how that table is written and used |
 //! | [`layout`] | | how tables of what lies in memory are written and used |
@@ -38,6 +39,9 @@ pub mod address;
 pub mod aperture;
 pub(crate) mod bits;
 pub mod command;
+// What a driver needs of it is the kernel's.
+#[cfg(not(MODULE))]
+pub mod config;
 pub mod context;
 pub mod fault;
 // A driver does not look into programs.

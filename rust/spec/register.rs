@@ -23,7 +23,8 @@
 //! `=>` is followed by `bool`, by the integer that is as wide as the field, or by a number of
 //! [`super::number`]; `?=>` by an enum, of which the getter finds `None` where the value has no
 //! meaning; `@=>` by an address of [`super::address`], whose bits stand in the register where they
-//! stand in the address (those below the field are dropped).
+//! stand in the address (those below the field are dropped); `<=` by an integer that is wider than
+//! the field (the setter drops its upper bits). A reset value that is computed stands in brackets.
 //!
 //! # Examples
 //!
@@ -259,7 +260,7 @@ macro_rules! register {
                     $(#[$field_doc:meta])*
                     $high:literal : $low:literal $field:ident, $with:ident
                     $(=> $type:ident)? $(?=> $try:ident)? $(@=> $address:ident)?
-                    $(, $field_access:ident)?;
+                    $(<= $wide:ident)? $(, $field_access:ident)?;
                 )+
             }
         )+
@@ -325,7 +326,7 @@ macro_rules! register {
                 $(
                     register!(
                         @field [$(#[$field_doc])*] $high, $low, $field, $with,
-                        $(=> $type)? $(?=> $try)? $(@=> $address)?
+                        $(=> $type)? $(?=> $try)? $(@=> $address)? $(<= $wide)?
                     );
                 )+
             }
@@ -352,12 +353,12 @@ macro_rules! register {
     };
 
     (@field [$(#[$doc:meta])*] $high:literal, $low:literal, $field:ident, $with:ident,
-        => $type:ident) =>
+        $op:tt $type:ident) =>
     {
         $(#[$doc])*
         #[inline(always)]
         pub const fn $field(self) -> $type {
-            const { register!(@width $type, $high - $low + 1) };
+            const { register!(@width $op $type, $high - $low + 1) };
             register!(@get $type, (self.bits & bits::mask($high, $low)) >> $low)
         }
 
@@ -408,9 +409,10 @@ macro_rules! register {
         }
     }};
 
-    // A field's type is as wide as the field, so that no value is cut.
-    (@width bool, $bits:expr) => { assert!($bits == 1) };
-    (@width $type:ident, $bits:expr) => { assert!($bits == $type::BITS) };
+    // A field's type is as wide as the field, so that no value is cut, unless the table says so.
+    (@width => bool, $bits:expr) => { assert!($bits == 1) };
+    (@width => $type:ident, $bits:expr) => { assert!($bits == $type::BITS) };
+    (@width <= $type:ident, $bits:expr) => { assert!($bits < $type::BITS) };
 
     // CAST: of as many bits as the field has.
     (@get bool, $bits:expr) => { $bits != 0 };
@@ -430,6 +432,7 @@ macro_rules! register {
     (@reset fixed) => { Reset::Fixed };
     (@reset nothing) => { Reset::Nothing };
     (@reset $value:literal) => { Reset::Value($value) };
+    (@reset ($value:expr)) => { Reset::Value($value as u64) };
 
     // Of a value that is a `bits: u64`, here and in `word!`.
     (@value) => {

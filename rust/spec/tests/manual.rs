@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The register tables of the manual (`Documentation/gpu/skua/hardware.rst`, section 2), written by
+//! The register tables of the manual (`Documentation/gpu/skua/hardware.rst`, sections 1 and 2), by
 //! hand, and those of the crate say the same: neither has a register, field, access or reset value
 //! that the other has not. So do the tables of counters (section 3), and those of all structures
 //! in memory.
 
 use skua_spec::command::{Header, Point};
+use skua_spec::config::{self, ConfigRegister};
 use skua_spec::context::{Buffer, Descriptor, Image, QueueWord};
 use skua_spec::fault::{Reason, Record};
 use skua_spec::layout::{self, used};
@@ -66,7 +67,8 @@ fn tables(manual: &str) -> Vec<Vec<[&str; 5]>> {
 /// The rows that the manual must have for a register.
 fn rows(info: &Info) -> Vec<[String; 5]> {
     let reset = match info.reset {
-        Reset::Value(value) => value.to_string(),
+        Reset::Value(value @ 0..=9) => value.to_string(),
+        Reset::Value(value) => format!("{value:#x}"),
         Reset::Fixed => "fixed".to_owned(),
         Reset::Nothing => "—".to_owned(),
     };
@@ -120,13 +122,31 @@ fn compare<'a>(manual: &[[&str; 5]], table: impl Iterator<Item = &'a Info>, digi
 fn the_manual_has_every_register_and_no_other() {
     let manual = manual();
     let tables = tables(&manual);
-    let [device, engine] = &*tables else {
+    let [config, device, engine] = &*tables else {
         panic!("{} tables of registers", tables.len());
     };
+    compare(config, ConfigRegister::ALL.iter().map(|r| r.info()), 3);
     compare(device, DeviceRegister::ALL.iter().map(|r| r.info()), 4);
     compare(engine, EngineRegister::ALL.iter().map(|r| r.info()), 2);
     let place = format!("at ``{ENGINE_BASE:#x} + e * {ENGINE_STRIDE:#x}``");
     assert!(manual.contains(&place), "{place}");
+}
+
+/// Looks whether the register lies behind those that end at `end`, and all it has in it.
+fn expect_apart(info: &Info, offset: u32, end: u32) {
+    assert!(offset >= end && info.offset % 4 == 0, "{info:?}");
+    let mut all = 0;
+    for field in info.fields {
+        assert!(
+            field.low <= field.high && field.high < info.bits,
+            "{info:?}"
+        );
+        assert_eq!(all & field.mask(), 0, "{info:?}");
+        all |= field.mask();
+    }
+    if let Reset::Value(value) = info.reset {
+        assert_eq!(value & !all, 0, "{info:?}");
+    }
 }
 
 #[test]
@@ -134,24 +154,18 @@ fn registers_and_fields_do_not_overlap() {
     let mut end = 0;
     for register in Decoded::all(MAX_ENGINES) {
         let info = register.info();
-        assert!(register.offset() >= end && info.offset % 4 == 0, "{info:?}");
+        expect_apart(info, register.offset(), end);
         end = register.offset() + info.bits / 8;
-        let mut all = 0;
-        for field in info.fields {
-            assert!(
-                field.low <= field.high && field.high < info.bits,
-                "{info:?}"
-            );
-            assert_eq!(all & field.mask(), 0, "{info:?}");
-            all |= field.mask();
-        }
-        if let Reset::Value(value) = info.reset {
-            assert_eq!(value & !all, 0, "{info:?}");
-        }
         // What there is to say of an offset is found there, and nowhere else.
         assert_eq!(Decoded::at(register.offset()).map(|d| d.0), Some(register));
     }
     assert!(end <= skua_spec::pci::MSIX_TABLE);
+    let mut end = 0;
+    for info in ConfigRegister::ALL.iter().map(|r| r.info()) {
+        expect_apart(info, info.offset, end);
+        end = info.offset + info.bits / 8;
+    }
+    assert!(end as usize <= config::SIZE);
 }
 
 #[test]

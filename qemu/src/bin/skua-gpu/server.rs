@@ -17,6 +17,7 @@ use skua_gpu::events::Events;
 use skua_gpu::interrupt::Interrupts;
 use skua_gpu::options::{Options, Stepping};
 use skua_gpu::vram::{Aperture, Vram};
+use skua_spec::config;
 use skua_spec::pci::{BAR_HOST_APERTURE, BAR_REGS, BAR_REGS_SIZE, BAR_VRAM};
 use vfio_bindings::bindings::vfio::{
     vfio_region_info, vfio_region_sparse_mmap_area, VFIO_IRQ_INFO_EVENTFD,
@@ -28,7 +29,7 @@ use vfio_user::{
     DmaMapFlags, DmaUnmapFlags, IrqInfo, Server, ServerBackend, ServerRegion, SparseArea,
 };
 
-use crate::config_space::{self, ConfigSpace};
+use crate::config_space::ConfigSpace;
 use crate::control;
 use crate::guest_memory::GuestMemory;
 use crate::vectors::Vectors;
@@ -119,9 +120,7 @@ fn regions(bars: &[(u32, u64, Option<&File>)]) -> Vec<ServerRegion> {
             let (size, flags, file) = match bar {
                 Some((_, size, Some(file))) => (*size, rw | VFIO_REGION_INFO_FLAG_MMAP, Some(file)),
                 Some((_, size, None)) => (*size, rw, None),
-                None if index == VFIO_PCI_CONFIG_REGION_INDEX => {
-                    (config_space::SIZE as u64, rw, None)
-                }
+                None if index == VFIO_PCI_CONFIG_REGION_INDEX => (config::SIZE as u64, rw, None),
                 None => (0, 0, None),
             };
             let area = vfio_region_sparse_mmap_area { offset: 0, size };

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use skua_selftests::function::Function;
 use skua_selftests::rig::expect_working;
 use skua_selftests::{suite, tests};
+use skua_spec::config::{CAPABILITIES, DEVICE_CAPS, EXPRESS, MSIX, POWER, POWER_CONTROL};
 use skua_spec::pci::BAR_VRAM;
 
 pub(crate) fn main() -> ExitCode {
@@ -29,19 +30,23 @@ fn its_memory_is_write_combined() {
     Function::first().expect_write_combined(BAR_VRAM);
 }
 
-fn word(config: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(config[at..at + 4].try_into().expect("four bytes"))
+fn word(config: &[u8], at: usize) -> u64 {
+    u32::from_le_bytes(config[at..at + 4].try_into().expect("four bytes")).into()
 }
 
-/// Where the capability with this identifier is.
+/// Where the capability with this identifier is, found as tools find it.
 fn capability(config: &[u8], id: u8) -> Option<usize> {
-    let mut at = usize::from(config[0x34]);
+    // CAST: a byte's offset, below 256.
+    let first = CAPABILITIES::INFO.offset as usize;
+    let mut at = CAPABILITIES::from_bits(word(config, first)).first();
     // As many as there is room for: a list that is a circle ends.
     for _ in 0..48 {
+        // All begin like this one.
+        let header = POWER::from_bits(word(config, at.into()));
         match at {
             0 => return None,
-            at if config[at] == id => return Some(at),
-            _ => at = usize::from(config[at + 1]),
+            at if header.id() == id => return Some(at.into()),
+            _ => at = header.next(),
         }
     }
     panic!("the list of capabilities has no end");
@@ -49,23 +54,22 @@ fn capability(config: &[u8], id: u8) -> Option<usize> {
 
 fn the_configuration_space_has_its_capabilities() {
     let config = config();
-    let express = capability(&config, 0x10).expect("PCI Express");
-    let flags = word(&config, express) >> 16;
-    // Version 2; an endpoint, on the root bus one of the root complex.
-    assert_eq!(flags & 0xf, 2);
-    assert!(matches!(flags >> 4 & 0xf, 0x0 | 0x9), "type {flags:#x}");
-    assert_ne!(
-        word(&config, express + 4) & 1 << 28,
-        0,
-        "no function level reset"
-    );
-    let power = capability(&config, 0x01).expect("power management");
-    // In D0, and coming back to it is a reset.
-    assert_eq!(word(&config, power + 4) & 0xb, 0);
-    let msix = capability(&config, 0x11).expect("MSI-X");
+    let express = capability(&config, EXPRESS::ID).expect("PCI Express");
+    let header = EXPRESS::from_bits(word(&config, express));
+    assert_eq!(header.version(), 2);
+    // An endpoint, on the root bus one of the root complex.
+    assert!(matches!(header.port(), 0x0 | 0x9), "type {header:?}");
+    let caps = DEVICE_CAPS::from_bits(word(&config, express + 4));
+    assert!(caps.flr(), "no function level reset");
+    let power = capability(&config, POWER::ID).expect("power management");
+    // In D0, and coming back to it is a reset: no bit says that it is not.
+    let control = POWER_CONTROL::from_bits(word(&config, power + 4));
+    assert_eq!(control, POWER_CONTROL::new());
+    let msix = capability(&config, MSIX::ID).expect("MSI-X");
     // One vector for each of the three engines and one for faults, enabled by the driver.
-    assert_eq!(word(&config, msix) >> 16 & 0x7ff, 3);
-    assert_ne!(word(&config, msix) & 1 << 31, 0, "MSI-X is not enabled");
+    let msix = MSIX::from_bits(word(&config, msix));
+    assert_eq!(msix.last(), 3);
+    assert!(msix.enable(), "MSI-X is not enabled");
     assert_eq!(capability(&config, 0x05), None, "there is no MSI");
 }
 
