@@ -7,13 +7,14 @@ use std::time::Instant;
 
 use skua_asm::assemble;
 use skua_spec::command::Command;
+use skua_spec::number::EngineIndex;
 use skua_spec::status::Counter;
-use skua_testbed::{Gpu, DATA, DATA_BYTES, DATA_VA};
+use skua_testbed::{Gpu, COMPUTE, COPY, DATA, DATA_BYTES, DATA_VA};
 
 /// How often each measure is taken: the host may be busy, and the least is what it costs.
 const ROUNDS: usize = 100;
 
-fn timed(gpu: &mut Gpu, engine: u32, commands: &[Command]) -> f64 {
+fn timed(gpu: &mut Gpu, engine: EngineIndex, commands: &[Command]) -> f64 {
     let once = |_| {
         let since = Instant::now();
         gpu.run_buffer(engine, commands);
@@ -36,21 +37,21 @@ fn transfers() {
         bytes: half,
     };
     for (name, command) in [("FILL", fill), ("COPY", copy)] {
-        let time = timed(&mut gpu, 1, &[command; 4000]);
+        let time = timed(&mut gpu, COPY, &[command; 4000]);
         println!("{name}: {:.2} GB/s", half as f64 * 4000.0 / time / 1e9);
     }
     let since = Instant::now();
     for i in 0..10_000 {
         let (exec, fence) = gpu.exec(
-            1,
+            COPY,
             &[Command::Signal {
                 address: DATA_VA,
                 value: i,
             }],
         );
-        gpu.push(1, &[exec]);
-        gpu.doorbell(1);
-        let completed = || gpu.engine64(1, skua_spec::status::engine::COMPLETED_FENCE);
+        gpu.push(COPY, &[exec]);
+        gpu.doorbell(COPY);
+        let completed = || gpu.engine64(COPY, skua_spec::status::engine::COMPLETED_FENCE);
         while completed() < fence {
             std::hint::spin_loop();
         }
@@ -134,7 +135,7 @@ fn programs(pattern: &str) {
         .unwrap();
         gpu.set_vram(DATA, &program.bytes());
         let dispatch = program.dispatch(DATA_VA, [4, 1, 1], |_| None).unwrap();
-        let time = timed(&mut gpu, 0, &[Command::Dispatch(dispatch)]);
+        let time = timed(&mut gpu, COMPUTE, &[Command::Dispatch(dispatch)]);
         let instructions = gpu.counter(Counter::Instruction) as f64 / ROUNDS as f64;
         println!(
             "{name:20} {:6.1} M instructions/s, {:6.2} G lane instructions/s, {:5.1} ns each",

@@ -245,9 +245,9 @@ impl State {
     }
 
     /// Whether a lie whose value is a mask is about an engine.
-    fn is_about(&self, kind: Kind, engine: usize) -> bool {
+    fn is_about(&self, kind: Kind, engine: EngineIndex) -> bool {
         let mask = self.value(kind).unwrap_or(0);
-        mask >> engine & 1 == 1
+        mask >> engine.get() & 1 == 1
     }
 
     /// Whether a deed is to be withheld, for ever or for milliseconds; then it is kept.
@@ -439,7 +439,7 @@ impl Lies {
                 Some(value.wrapping_add(ahead))
             }
             status::engine::PREEMPT_CAUSE => Some(state.tells(Kind::PreemptCause).unwrap_or(value)),
-            field => state.progress(engine.index(), field, value),
+            field => state.progress(engine, field, value),
         }
     }
 
@@ -469,7 +469,7 @@ impl Lies {
         let deed = Deed::Preempt(engine, fence);
         self.state().is_some_and(|mut state| {
             let never = Kind::PreemptNever;
-            let of_others = state.has(never) && !state.is_about(never, engine.index());
+            let of_others = state.has(never) && !state.is_about(never, engine);
             !of_others && state.withholds(never, Kind::PreemptLate, deed)
         })
     }
@@ -625,27 +625,28 @@ impl Lies {
 
 impl State {
     /// What is said of an engine's progress.
-    fn progress(&mut self, engine: usize, field: u64, value: u64) -> Option<u64> {
+    fn progress(&mut self, engine: EngineIndex, field: u64, value: u64) -> Option<u64> {
         use status::engine::{COMPLETED_FENCE, HEAD, STATE, TICKS};
         let creeps = self.has(Kind::TicksCreep);
         match field {
             COMPLETED_FENCE | HEAD | STATE if creeps => None,
             TICKS if creeps => {
-                self.ticks[engine] = self.ticks[engine].max(value);
+                let ticks = &mut self.ticks[engine.index()];
+                *ticks = value.max(*ticks);
                 None
             }
             COMPLETED_FENCE if self.tells(Kind::FenceNever).is_some() => None,
             COMPLETED_FENCE
-                if self.is_about(Kind::FenceStays, engine) && !self.began_anew[engine] =>
+                if self.is_about(Kind::FenceStays, engine) && !self.began_anew[engine.index()] =>
             {
                 // Once for each, however often the engine says where it is.
-                if std::mem::replace(&mut self.fences[engine].0, value) != value {
+                if std::mem::replace(&mut self.fences[engine.index()].0, value) != value {
                     self.tells(Kind::FenceStays);
                 }
                 None
             }
             COMPLETED_FENCE if self.tells(Kind::FenceBack).is_some() => {
-                let (last, said, count) = &mut self.fences[engine];
+                let (last, said, count) = &mut self.fences[engine.index()];
                 if *last != value {
                     (*last, *count) = (value, count.wrapping_add(1));
                     *said = value.wrapping_sub(if *count % 2 == 0 { 2 } else { 0 });
@@ -688,9 +689,11 @@ impl Told<'_> {
             Kind::FaultFlood => self.hub.flood(),
             Kind::FaultStale if self.slow => {
                 self.hub
-                    .report_fault(self.last_fault.unwrap_or(record(7, 1)));
+                    .report_fault(self.last_fault.unwrap_or(record(Asid(7), 1)));
             }
-            Kind::FaultNobody if self.slow => self.hub.report_fault(record(0xfffe, u32::MAX - 1)),
+            Kind::FaultNobody if self.slow => {
+                self.hub.report_fault(record(Asid(0xfffe), u32::MAX - 1));
+            }
             Kind::FaultGarbage if self.slow => {
                 let words = std::array::from_fn(|_| random.next());
                 self.hub.report_words(1, |_| words);
@@ -749,11 +752,11 @@ impl Told<'_> {
 }
 
 /// A record of a fault that did not happen.
-fn record(asid: u16, context_id: u32) -> Record {
+fn record(asid: Asid, context_id: u32) -> Record {
     Record {
         engine: EngineIndex::default(),
         reason: Reason::NotPresent,
-        asid: Asid(asid),
+        asid,
         context_id,
         access: Access::Read,
         detail: 3,
@@ -769,7 +772,7 @@ impl Hub {
     /// Leaves no room for fault records.
     fn flood(&self) {
         for _ in 0..status::FAULT_RECORDS {
-            self.report_fault(record(7, 1));
+            self.report_fault(record(Asid(7), 1));
         }
     }
 
@@ -807,16 +810,15 @@ mod tests {
         let lies = Lies::new(Arc::new(Nobody));
         lies.tell(&["fence-stays=2".parse().unwrap()]);
         let field = status::engine::COMPLETED_FENCE;
-        let said = |engine: usize, value| {
-            lies.field(status::of_engine(EngineIndex::ALL[engine], field), value)
-        };
+        let [first, second, ..] = EngineIndex::ALL;
+        let said = |engine, value| lies.field(status::of_engine(engine, field), value);
         assert_eq!(
-            [(0, 5), (1, 5), (1, 5), (1, 6)].map(|(e, v)| said(e, v)),
+            [(first, 5), (second, 5), (second, 5), (second, 6)].map(|(e, v)| said(e, v)),
             [Some(5), None, None, None]
         );
         assert_eq!(lies.told(), [(Kind::FenceStays, 2)]);
-        assert!(!lies.withholds_adapter_reset(EngineIndex::ALL[1]));
-        assert_eq!([0, 7].map(|value| said(1, value)), [Some(0), Some(7)]);
+        assert!(!lies.withholds_adapter_reset(second));
+        assert_eq!([0, 7].map(|value| said(second, value)), [Some(0), Some(7)]);
     }
 
     #[test]

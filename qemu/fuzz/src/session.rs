@@ -6,7 +6,7 @@ use std::cell::RefCell;
 
 use skua_gpu::engine::core::Outcome;
 use skua_spec::command::Command;
-use skua_testbed::{Stepped, DATA, DATA_BYTES};
+use skua_testbed::{Stepped, DATA, DATA_BYTES, ENGINES};
 
 /// Steps that an input is given on each engine: some work never ends.
 const STEPS: usize = 200;
@@ -24,10 +24,11 @@ pub(crate) fn with(start: impl FnOnce(&mut Stepped)) {
         stepped.clear_vram(DATA, DATA_BYTES);
         start(stepped);
         for (_, budget) in (0..STEPS).zip([1000, 1, 63, 2, 300].into_iter().cycle()) {
-            let outcomes = [0, 1].map(|index| {
-                let outcome = stepped.step(index, budget);
-                let progress = stepped.cores[index].take_progress();
-                stepped.cores[index].set_progress(progress);
+            let outcomes = ENGINES.map(|engine| {
+                let outcome = stepped.step(engine, budget);
+                let core = &mut stepped.cores[engine.index()];
+                let progress = core.take_progress();
+                core.set_progress(progress);
                 outcome
             });
             if outcomes == [Outcome::Idle; 2] {
@@ -35,10 +36,10 @@ pub(crate) fn with(start: impl FnOnce(&mut Stepped)) {
             }
         }
         stepped.set_up();
-        for index in 0..2 {
-            stepped.start(index, &[Command::Nop { words: 2 }]);
-            while stepped.step(index, 1) != Outcome::Idle {}
-            assert_eq!(stepped.cores[index].shown().head, 8);
+        for engine in ENGINES {
+            stepped.start(engine, &[Command::Nop { words: 2 }]);
+            while stepped.step(engine, 1) != Outcome::Idle {}
+            assert_eq!(stepped.cores[engine.index()].shown().head, 8);
         }
     });
 }

@@ -12,7 +12,8 @@ use skua_spec::command::Command;
 use skua_spec::regs;
 use skua_spec::status::{self, Counter};
 use skua_testbed::{
-    Gpu, BUS, DATA, DATA_BYTES, DATA_VA, STATUS, SYSTEM_BYTES, SYSTEM_FREE, VRAM_BYTES,
+    Gpu, BUS, COMPUTE, COPY, DATA, DATA_BYTES, DATA_VA, STATUS, SYSTEM_BYTES, SYSTEM_FREE,
+    VRAM_BYTES,
 };
 
 /// Pages of the aperture of these tests.
@@ -90,7 +91,7 @@ fn read(gpu: &Gpu, offset: u64, bytes: usize) -> Vec<u8> {
 
 /// Runs a command of the ring on the copy engine, with offsets in VRAM.
 fn run(gpu: &mut Gpu, command: Command) {
-    gpu.run(1, &[command]);
+    gpu.run(COPY, &[command]);
 }
 
 fn fill(offset: u64, bytes: u64, pattern: u32) -> Command {
@@ -531,10 +532,10 @@ fn a_page_moves_under_the_engines() {
         let (mut moves, mut counts) = (0_u64, 0);
         // Again if this thread did not run meanwhile.
         while moves <= 3 {
-            let (exec, fence) = gpu.exec(0, &[Command::Dispatch(dispatch)]);
-            gpu.start(0, &[exec]);
+            let (exec, fence) = gpu.exec(COMPUTE, &[Command::Dispatch(dispatch)]);
+            gpu.start(COMPUTE, &[exec]);
             counts += GROUPS * ROUNDS;
-            let done = |gpu: &Gpu| gpu.engine64(0, status::engine::COMPLETED_FENCE) >= fence;
+            let done = |gpu: &Gpu| gpu.engine64(COMPUTE, status::engine::COMPLETED_FENCE) >= fence;
             while !done(&gpu) {
                 let place = moves % 3;
                 entry(&gpu, place, at(page));

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use skua_reference::Buffers;
 use skua_spec::command::{Command, Dispatch, MAX_ARGUMENTS};
 use skua_spec::isa::{Form, Instruction, Op, IMMEDIATE};
-use skua_testbed::{Gpu, DATA, DATA_VA};
+use skua_testbed::{Gpu, COMPUTE, DATA, DATA_VA};
 
 /// Values at which something changes.
 const INTERESTING: [u32; 30] = [
@@ -104,7 +104,7 @@ fn compare(gpu: &mut Gpu, middle: &[Instruction], sources: &[u32]) {
     gpu.set_vram(DATA, &program);
     gpu.set_vram(DATA + 0x1_0000, &bytes);
     gpu.clear_vram(DATA + 0x2_0000, results as u64);
-    gpu.run_buffer(0, &[Command::Dispatch(dispatch)]);
+    gpu.run_buffer(COMPUTE, &[Command::Dispatch(dispatch)]);
     let found = gpu.vram_bytes(DATA + 0x2_0000, results);
     let expected = buffers.get(RESULTS).unwrap();
     if found != expected {

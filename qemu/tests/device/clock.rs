@@ -7,11 +7,12 @@ use skua_gpu::options::{Options, Stepping};
 use skua_gpu::vram;
 use skua_spec::command::{Command, EngineKind};
 use skua_spec::fault::Reason;
+use skua_spec::number::EngineIndex;
 use skua_spec::preemption::{Cause, Level};
 use skua_spec::regs;
 use skua_spec::status::{Counter, EngineState};
 use skua_spec::ticks::{COMMAND, LINE};
-use skua_testbed::{Gpu, CONTEXT, DATA, DATA_BYTES, DATA_VA, VRAM_BYTES};
+use skua_testbed::{Gpu, COMPUTE, CONTEXT, COPY, DATA, DATA_BYTES, DATA_VA, ENGINES, VRAM_BYTES};
 
 use crate::events::{record, Text};
 use crate::preemption::{at_level, resumed, AREA};
@@ -99,11 +100,11 @@ fn told(text: &Text) -> Vec<(u64, u32, u64, String)> {
 }
 
 /// When `what` happened on an engine first.
-fn when(text: &Text, engine: u32, what: &str) -> u64 {
+fn when(text: &Text, engine: EngineIndex, what: &str) -> u64 {
     let told = told(text);
     let found = told
         .iter()
-        .find(|(_, of, _, event)| *of == engine && event == what);
+        .find(|(_, of, _, event)| *of == engine.get() && event == what);
     found.unwrap_or_else(|| panic!("{what}: {told:?}")).0
 }
 
@@ -124,7 +125,7 @@ impl Run {
                 .iter()
                 .map(|&(counter, name)| (name, gpu.counter(counter)))
                 .collect(),
-            ticks: [gpu.ticks(0), gpu.ticks(1)],
+            ticks: [gpu.ticks(COMPUTE), gpu.ticks(COPY)],
             vram: gpu.vram_bytes(0, VRAM_BYTES as usize),
             record: String::new(),
         };
@@ -162,7 +163,7 @@ fn prepare(gpu: &mut Gpu) -> (Command, u64) {
     let [first, second] = race(gpu);
     let flag = DATA_VA;
     let (exec, fence) = gpu.exec(
-        0,
+        COMPUTE,
         &[
             Command::Wait {
                 address: flag,
@@ -175,7 +176,7 @@ fn prepare(gpu: &mut Gpu) -> (Command, u64) {
             },
         ],
     );
-    gpu.push(0, &[exec]);
+    gpu.push(COMPUTE, &[exec]);
     let commands = [
         Command::Signal {
             address: flag,
@@ -192,8 +193,8 @@ fn prepare(gpu: &mut Gpu) -> (Command, u64) {
         .flat_map(|command| command.encode().words().to_vec())
         .collect();
     words.extend([u32::MAX, 0]);
-    let (bad, _) = gpu.exec_words(1, &words);
-    gpu.push(1, &[fill(100), bad]);
+    let (bad, _) = gpu.exec_words(COPY, &words);
+    gpu.push(COPY, &[fill(100), bad]);
     (exec, fence)
 }
 
@@ -202,18 +203,18 @@ fn contend(at: u64) -> Run {
     let mut gpu = gpu(Stepping::Caller, [EngineKind::Compute; 2]);
     let text = record(&gpu);
     let (exec, fence) = prepare(&mut gpu);
-    gpu.doorbell(0);
-    gpu.doorbell(1);
+    gpu.doorbell(COMPUTE);
+    gpu.doorbell(COPY);
     assert_eq!(advance(&gpu, at), at);
-    let preempted = gpu.preempt(0, 7);
+    let preempted = gpu.preempt(COMPUTE, 7);
     assert_eq!(preempted.cause, Cause::Within);
-    gpu.start(0, &[resumed(exec)]);
-    gpu.wait_fence(0, fence);
+    gpu.start(COMPUTE, &[resumed(exec)]);
+    gpu.wait_fence(COMPUTE, fence);
     let fault = gpu.wait_fault();
     assert_eq!((fault.engine.get(), fault.reason), (1, Reason::BadOpcode));
-    gpu.reset_engine(1);
-    gpu.start_engine(1);
-    gpu.run(1, &[fill(10), Command::Invalidate { asid: None }]);
+    gpu.reset_engine(COPY);
+    gpu.start_engine(COPY);
+    gpu.run(COPY, &[fill(10), Command::Invalidate { asid: None }]);
     finish(&gpu);
     Run::of(gpu, &text)
 }
@@ -238,11 +239,11 @@ fn a_thread_by_the_clock_does_the_same_each_time() {
         let text = record(&gpu);
         let (_, fence) = prepare(&mut gpu);
         // The clock stands until the last doorbell.
-        gpu.doorbell(0);
-        gpu.wait_state(0, EngineState::Waiting);
-        gpu.doorbell(1);
-        gpu.wait_fence(0, fence);
-        gpu.wait_idle(0);
+        gpu.doorbell(COMPUTE);
+        gpu.wait_state(COMPUTE, EngineState::Waiting);
+        gpu.doorbell(COPY);
+        gpu.wait_fence(COMPUTE, fence);
+        gpu.wait_idle(COMPUTE);
         gpu.wait_fault();
         Run::of(gpu, &text)
     };
@@ -281,8 +282,8 @@ fn engines_take_turns_tick_by_tick() {
     )
     .unwrap();
     gpu.set_vram(PROGRAM, &program.bytes());
-    for engine in 0..2 {
-        let list = vram::BASE + TARGET + 0x1000 * u64::from(engine + 1);
+    for engine in ENGINES {
+        let list = vram::BASE + TARGET + 0x1000 * u64::from(engine.get() + 1);
         let arguments = |name: &str| match name {
             "counter" => Some(vram::BASE + TARGET),
             _ => Some(list),
@@ -296,21 +297,21 @@ fn engines_take_turns_tick_by_tick() {
         let i = i as u32;
         assert_eq!((number(0), number(1)), (2 * i, 2 * i + 1));
     }
-    assert_eq!([gpu.ticks(0), gpu.ticks(1)], [end; 2]);
+    assert_eq!([gpu.ticks(COMPUTE), gpu.ticks(COPY)], [end; 2]);
 }
 
 #[test]
 fn the_clock_advances_to_the_tick_and_no_further_than_there_is_work() {
     let mut gpu = stepped();
     assert_eq!(finish(&gpu), 0);
-    gpu.start(0, &[fill(1000)]);
-    gpu.start(1, &[fill(100)]);
+    gpu.start(COMPUTE, &[fill(1000)]);
+    gpu.start(COPY, &[fill(100)]);
     assert_eq!(advance(&gpu, 37), 37);
     // Both are there.
     gpu.set(regs::STATUS_CTRL::new().with_enable(false));
     gpu.set(regs::STATUS_CTRL::new().with_enable(true));
     assert_eq!(now(&gpu), 37);
-    assert_eq!([gpu.ticks(0), gpu.ticks(1)], [37; 2]);
+    assert_eq!([gpu.ticks(COMPUTE), gpu.ticks(COPY)], [37; 2]);
     assert_eq!(advance(&gpu, 500), 537);
     let end = COMMAND + 1000 * LINE;
     assert_eq!(advance(&gpu, end), end);
@@ -320,17 +321,17 @@ fn the_clock_advances_to_the_tick_and_no_further_than_there_is_work() {
 #[test]
 fn idle_time_and_shares() {
     let mut gpu = stepped();
-    let ticks = |gpu: &Gpu| [gpu.ticks(0), gpu.ticks(1)];
-    gpu.start(0, &[fill(1000)]);
-    gpu.start(1, &[fill(100)]);
+    let ticks = |gpu: &Gpu| [gpu.ticks(COMPUTE), gpu.ticks(COPY)];
+    gpu.start(COMPUTE, &[fill(1000)]);
+    gpu.start(COPY, &[fill(100)]);
     let (long, short) = (COMMAND + 1000 * LINE, COMMAND + 100 * LINE);
     let before = finish(&gpu);
     assert_eq!((before, ticks(&gpu)), (long, [long, short]));
     // Engine 1 had nothing to do for what is missing. It begins when engine 0 has ended, and engine
     // 0 goes on when it has come half way.
-    gpu.start(1, &[fill(100)]);
+    gpu.start(COPY, &[fill(100)]);
     assert_eq!(advance(&gpu, 50), before + 50);
-    gpu.start(0, &[fill(1000)]);
+    gpu.start(COMPUTE, &[fill(1000)]);
     let after = finish(&gpu);
     assert_eq!(after, before + 50 + long);
     assert_eq!(ticks(&gpu), [2 * long, 2 * short]);
@@ -344,10 +345,10 @@ fn who_waits_holds_up_nobody_and_counts_nothing() {
         let mut gpu = stepped();
         let text = record(&gpu);
         gpu.set_vram64(DATA, u64::from(there));
-        gpu.start(1, &[wait(1), fill(10)]);
-        gpu.start(0, &[fill(1000), signal(1), fill(1000)]);
+        gpu.start(COPY, &[wait(1), fill(10)]);
+        gpu.start(COMPUTE, &[fill(1000), signal(1), fill(1000)]);
         let end = finish(&gpu);
-        let ticks = [gpu.ticks(0), gpu.ticks(1)];
+        let ticks = [gpu.ticks(COMPUTE), gpu.ticks(COPY)];
         let counters: Vec<_> = Counter::ALL.iter().map(|&(c, _)| gpu.counter(c)).collect();
         drop(gpu);
         (end, ticks, counters, text)
@@ -358,39 +359,39 @@ fn who_waits_holds_up_nobody_and_counts_nothing() {
     assert_eq!(ticks[1], COMMAND + COMMAND + 10 * LINE);
     assert_eq!(end, ticks[0]);
     // It goes on behind SIGNAL, to the tick.
-    assert_eq!(when(&text, 1, "wait"), COMMAND);
+    assert_eq!(when(&text, COPY, "wait"), COMMAND);
     let behind = (COMMAND + 1000 * LINE) + COMMAND;
-    assert_eq!(when(&text, 1, "go"), behind);
+    assert_eq!(when(&text, COPY, "go"), behind);
 }
 
 #[test]
 fn a_value_that_nobody_signals_is_seen_soon() {
     let mut gpu = stepped();
     let text = record(&gpu);
-    gpu.start(1, &[wait(1), fill(10)]);
+    gpu.start(COPY, &[wait(1), fill(10)]);
     let flag = Command::Fill {
         pattern: 1,
         address: FLAG - 500 * 64,
         bytes: 2000 * 64,
     };
-    gpu.start(0, &[flag]);
+    gpu.start(COMPUTE, &[flag]);
     finish(&gpu);
     drop(gpu);
     let written = COMMAND + 501 * LINE;
-    let seen = when(&text, 1, "go");
+    let seen = when(&text, COPY, "go");
     assert!((written..=written + 64).contains(&seen), "{seen}");
     // By the CPU, while no engine works: the clock stands.
     let mut gpu = stepped();
     let text = record(&gpu);
-    gpu.start(1, &[wait(1), fill(10)]);
-    gpu.start(0, &[fill(1000)]);
+    gpu.start(COPY, &[wait(1), fill(10)]);
+    gpu.start(COMPUTE, &[fill(1000)]);
     let before = finish(&gpu);
-    assert_eq!(gpu.state(1), EngineState::Waiting as u32);
+    assert_eq!(gpu.state(COPY), EngineState::Waiting as u32);
     assert_eq!(finish(&gpu), before);
     gpu.set_vram64(DATA, 1);
     assert_eq!(finish(&gpu), before + COMMAND + 10 * LINE);
     drop(gpu);
-    assert_eq!(when(&text, 1, "go"), before);
+    assert_eq!(when(&text, COPY, "go"), before);
 }
 
 #[test]
@@ -398,30 +399,30 @@ fn latency_is_from_the_request_to_the_answer() {
     let mut gpu = stepped();
     let text = record(&gpu);
     let (exec, _) = gpu.exec(
-        0,
+        COMPUTE,
         &[Command::Fill {
             pattern: 1,
             address: DATA_VA,
             bytes: DATA_BYTES,
         }],
     );
-    gpu.start(0, &[exec]);
-    gpu.start(1, &[fill(5000)]);
+    gpu.start(COMPUTE, &[exec]);
+    gpu.start(COPY, &[fill(5000)]);
     assert_eq!(advance(&gpu, 700), 700);
-    gpu.ask_to_preempt(0, 3);
+    gpu.ask_to_preempt(COMPUTE, 3);
     finish(&gpu);
-    assert_eq!(gpu.preempted(0).cause, Cause::Within);
-    let stopped = gpu.ticks(0);
+    assert_eq!(gpu.preempted(COMPUTE).cause, Cause::Within);
+    let stopped = gpu.ticks(COMPUTE);
     // Engine 0 has nothing to do when it is asked again, and answers in no time.
-    gpu.start(1, &[fill(5000)]);
+    gpu.start(COPY, &[fill(5000)]);
     let asked = advance(&gpu, 60);
-    gpu.ask_to_preempt(0, 4);
+    gpu.ask_to_preempt(COMPUTE, 4);
     advance(&gpu, 1);
-    assert_eq!(gpu.preempted(0).cause, Cause::Idle);
+    assert_eq!(gpu.preempted(COMPUTE).cause, Cause::Idle);
     drop(gpu);
-    assert_eq!(when(&text, 0, "preempt"), 700);
+    assert_eq!(when(&text, COMPUTE, "preempt"), 700);
     // It did nothing but stop: its ticks since then are the latency.
-    assert_eq!(when(&text, 0, "stop"), stopped);
+    assert_eq!(when(&text, COMPUTE, "stop"), stopped);
     assert!((700..asked).contains(&stopped), "{stopped}");
     let told = told(&text);
     let last: Vec<_> = told.iter().filter(|(_, of, ..)| *of == 0).collect();
@@ -436,27 +437,30 @@ fn latency_is_from_the_request_to_the_answer() {
 fn an_adapter_reset_does_not_set_the_clock_back() {
     let mut gpu = stepped();
     let text = record(&gpu);
-    gpu.start(0, &[fill(1000)]);
+    gpu.start(COMPUTE, &[fill(1000)]);
     let before = advance(&gpu, 500);
     gpu.set(regs::DEVICE_CTRL::new().with_reset(true));
     gpu.wait_for("READY", |gpu| gpu.get(regs::DEVICE_STATUS).ready());
     assert_eq!(now(&gpu), before);
     gpu.set_up();
-    gpu.start(1, &[fill(10)]);
+    gpu.start(COPY, &[fill(10)]);
     assert_eq!(finish(&gpu), before + COMMAND + 10 * LINE);
-    assert_eq!([gpu.ticks(0), gpu.ticks(1)], [0, COMMAND + 10 * LINE]);
+    assert_eq!(
+        [gpu.ticks(COMPUTE), gpu.ticks(COPY)],
+        [0, COMMAND + 10 * LINE]
+    );
     drop(gpu);
-    assert_eq!(when(&text, 0, "adapter-reset"), before);
+    assert_eq!(when(&text, COMPUTE, "adapter-reset"), before);
 }
 
 #[test]
 fn invalidations_take_no_time() {
     let mut gpu = stepped();
     let both = [Command::Invalidate { asid: None }, fill(100)];
-    for engine in 0..2 {
+    for engine in ENGINES {
         gpu.start(engine, &both);
     }
     let end = finish(&gpu);
     assert_eq!(end, 2 * COMMAND + 100 * LINE);
-    assert_eq!([gpu.ticks(0), gpu.ticks(1)], [end; 2]);
+    assert_eq!([gpu.ticks(COMPUTE), gpu.ticks(COPY)], [end; 2]);
 }

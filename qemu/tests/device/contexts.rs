@@ -15,8 +15,8 @@ use skua_spec::preemption::Cause;
 use skua_spec::status::{self, Counter, EngineState};
 use skua_spec::ticks;
 use skua_testbed::{
-    Gpu, Stepped, ASID, BUFFER_VA, COLD, CONTEXT, CONTEXT_ID, DATA, DATA_VA, SAVE, SAVE_VA, STATE,
-    STATUS,
+    Gpu, Stepped, ASID, BUFFER_VA, COLD, COMPUTE, CONTEXT, CONTEXT_ID, COPY, DATA, DATA_VA,
+    ENGINES, SAVE, SAVE_VA, STATE, STATUS,
 };
 
 use crate::preemption::{exec_of, resumed, words, Random, AREA};
@@ -63,13 +63,13 @@ const fn switch(fence: Option<u64>) -> Command {
 /// An engine, stepped, and three contexts of which none is held.
 struct Rig {
     stepped: Stepped,
-    engine: usize,
+    engine: EngineIndex,
     /// Where the next packet's buffer is.
     buffer: u64,
 }
 
 impl Rig {
-    fn new(engine: usize) -> Self {
+    fn new(engine: EngineIndex) -> Self {
         let stepped = Stepped::new();
         stepped.write_context(OTHER, OTHER_ASID, OTHER_ID, skua_testbed::root());
         stepped.write_context(PLAIN, Asid(11), 11, skua_testbed::root());
@@ -112,7 +112,7 @@ impl Rig {
     fn packet(&mut self, at: u64, commands: &[Command]) {
         let (exec, fence) = self.exec(at, commands);
         self.run(exec);
-        let shown = self.stepped.cores[self.engine].shown();
+        let shown = self.stepped.cores[self.engine.index()].shown();
         assert_eq!(shown.completed_fence, fence);
     }
 
@@ -129,7 +129,7 @@ impl Rig {
 
     /// Has the engine stop; `budget` ticks in a step.
     fn preempt(&mut self, budget: u64) -> Outcome {
-        self.stepped.cores[self.engine].preempt(1);
+        self.stepped.cores[self.engine.index()].preempt(1);
         for _ in 0..MANY {
             let outcome = self.stepped.step(self.engine, budget);
             if matches!(outcome, Outcome::Preempted { .. } | Outcome::Faulted(_)) {
@@ -140,8 +140,8 @@ impl Rig {
     }
 
     fn reset(&mut self) {
-        let (base, engine) = (self.stepped.ring_at(self.engine as u32), self.engine);
-        self.stepped.tails[engine] = 0;
+        let (base, engine) = (self.stepped.ring_at(self.engine), self.engine);
+        self.stepped.tails[engine.index()] = 0;
         self.stepped.with_memory(engine, |core, memory| {
             core.reset(memory);
             let ring = skua_gpu::engine::Ring {
@@ -154,7 +154,7 @@ impl Rig {
 
     /// Offset in VRAM of the descriptor of the context that is held.
     fn held(&self) -> Option<u64> {
-        let context = self.stepped.cores[self.engine].shown().context;
+        let context = self.stepped.cores[self.engine.index()].shown().context;
         context.checked_sub(vram::BASE)
     }
 
@@ -169,7 +169,7 @@ impl Rig {
     }
 
     fn ticks(&self) -> u64 {
-        self.stepped.cores[self.engine].shown().ticks
+        self.stepped.cores[self.engine.index()].shown().ticks
     }
 
     /// The image of [`CONTEXT`] or [`OTHER`].
@@ -190,9 +190,9 @@ impl Rig {
 }
 
 /// What leaving [`CONTEXT`] faults with when there is nothing at its save area.
-fn not_left(engine: usize) -> Record {
+fn not_left(engine: EngineIndex) -> Record {
     Record {
-        engine: EngineIndex::ALL[engine],
+        engine,
         reason: Reason::NotPresent,
         asid: ASID,
         context_id: CONTEXT_ID,
@@ -208,7 +208,7 @@ fn not_left(engine: usize) -> Record {
 
 #[test]
 fn registers_keep_their_values() {
-    for engine in 0..2 {
+    for engine in ENGINES {
         let mut rig = Rig::new(engine);
         let mut image = Image::default();
         image.registers[15] = 0x1515;
@@ -231,7 +231,7 @@ fn registers_keep_their_values() {
 
 #[test]
 fn a_context_is_held_until_another_ones_turn() {
-    let mut rig = Rig::new(0);
+    let mut rig = Rig::new(COMPUTE);
     for _ in 0..3 {
         rig.packet(CONTEXT, &[set(1, 7), store(1)]);
         assert_eq!((rig.counts(), rig.held()), ([1, 0, 0], Some(CONTEXT)));
@@ -292,9 +292,9 @@ fn a_context_is_held_until_another_ones_turn() {
 
 #[test]
 fn a_null_switch_leaves_the_context() {
-    for engine in 0..2 {
+    for engine in ENGINES {
         let mut rig = Rig::new(engine);
-        let core = |rig: &Rig| rig.stepped.cores[engine].shown();
+        let core = |rig: &Rig| rig.stepped.cores[engine.index()].shown();
         // There is none.
         let before = rig.ticks();
         rig.run(switch(Some(500)));
@@ -352,10 +352,10 @@ fn a_null_switch_names_nothing() {
         words
     }));
     for words in forms {
-        let mut rig = Rig::new(0);
+        let mut rig = Rig::new(COMPUTE);
         rig.packet(CONTEXT, &[]);
-        rig.stepped.push_words(0, &words);
-        rig.stepped.start(0, &[]);
+        rig.stepped.push_words(COMPUTE, &words);
+        rig.stepped.start(COMPUTE, &[]);
         let Outcome::Faulted(record) = rig.finish() else {
             panic!("{words:x?}");
         };
@@ -364,9 +364,9 @@ fn a_null_switch_names_nothing() {
         assert_eq!(rig.image(CONTEXT).left, 0);
     }
     // It is the system's.
-    let mut rig = Rig::new(0);
+    let mut rig = Rig::new(COMPUTE);
     let (exec, _) = rig.exec(CONTEXT, &[switch(None)]);
-    rig.stepped.start(0, &[exec]);
+    rig.stepped.start(COMPUTE, &[exec]);
     let Outcome::Faulted(record) = rig.finish() else {
         panic!("in a buffer");
     };
@@ -376,7 +376,7 @@ fn a_null_switch_names_nothing() {
 /// A descriptor that is given to another context, and a save area that moves.
 #[test]
 fn what_was_left_can_be_changed() {
-    let mut rig = Rig::new(0);
+    let mut rig = Rig::new(COMPUTE);
     rig.packet(CONTEXT, &[set(4, 0x5ec7e7)]);
     rig.run(switch(None));
     rig.stepped
@@ -389,7 +389,7 @@ fn what_was_left_can_be_changed() {
     assert_eq!(rig.register(CONTEXT, 4), 0);
 
     // Moved, and the old place wiped, while nobody holds it.
-    let mut rig = Rig::new(0);
+    let mut rig = Rig::new(COMPUTE);
     rig.packet(CONTEXT, &[set(4, 44)]);
     rig.run(switch(None));
     let bytes = rig.stepped.vram_bytes(SAVE, IMAGE_SIZE as usize);
@@ -409,7 +409,7 @@ fn what_was_left_can_be_changed() {
 /// A driver that moves what is held finds that the engine has written to where it was.
 #[test]
 fn what_is_held_is_written_where_it_was() {
-    let mut rig = Rig::new(0);
+    let mut rig = Rig::new(COMPUTE);
     rig.packet(CONTEXT, &[]);
     rig.stepped.set_save_area(CONTEXT, None);
     rig.stepped.clear_vram(SAVE, IMAGE_SIZE.into());
@@ -419,23 +419,20 @@ fn what_is_held_is_written_where_it_was() {
 
 #[test]
 fn a_context_without_an_image_is_not_loaded() {
-    for engine in 0..2 {
+    for engine in ENGINES {
         let mut rig = Rig::new(engine);
         rig.packet(OTHER, &[]);
         rig.stepped.set_vram64(SAVE, 0x534b_5540);
         let (exec, fence) = rig.exec(CONTEXT, &[set(0, 1)]);
-        let head = rig.stepped.tail(engine as u32);
+        let head = rig.stepped.tail(engine);
         rig.stepped.start(engine, &[exec]);
         let expected = Record {
             command: head.into(),
             space: Space::GpuPhysical,
             fence,
-            ..rig.stepped.expect(
-                engine as u32,
-                Reason::BadSave,
-                Access::Fetch,
-                vram::BASE + CONTEXT,
-            )
+            ..rig
+                .stepped
+                .expect(engine, Reason::BadSave, Access::Fetch, vram::BASE + CONTEXT)
         };
         assert_eq!(rig.finish(), Outcome::Faulted(expected));
         // The one before was left, and none is held.
@@ -458,14 +455,14 @@ fn a_context_that_cannot_be_left() {
             rig.stepped.start(rig.engine, &[switch(Some(77))]);
         }),
         ("a preemption", |rig| {
-            rig.stepped.cores[rig.engine].preempt(77)
+            rig.stepped.cores[rig.engine.index()].preempt(77)
         }),
     ];
-    for (engine, (name, start)) in [0, 1].into_iter().flat_map(|e| starts.map(|s| (e, s))) {
+    for (engine, (name, start)) in ENGINES.into_iter().flat_map(|e| starts.map(|s| (e, s))) {
         let mut rig = Rig::new(engine);
         rig.packet(CONTEXT, &[set(5, 55)]);
         rig.map_save_area(false);
-        let head = rig.stepped.tail(engine as u32);
+        let head = rig.stepped.tail(engine);
         start(&mut rig);
         let outcome = loop {
             let outcome = rig.stepped.step(engine, 1000);
@@ -474,7 +471,7 @@ fn a_context_that_cannot_be_left() {
             }
         };
         assert_eq!(outcome, Outcome::Faulted(not_left(engine)), "{name}");
-        let shown = rig.stepped.cores[engine].shown();
+        let shown = rig.stepped.cores[engine.index()].shown();
         assert_eq!(shown.state, EngineState::Faulted, "{name}");
         assert_eq!((shown.head, shown.context), (head, 0), "{name}");
         assert_eq!(
@@ -496,7 +493,7 @@ fn a_context_that_cannot_be_left() {
 #[test]
 fn a_reset_forgets_what_had_not_ended() {
     for faults in [false, true] {
-        let mut rig = Rig::new(0);
+        let mut rig = Rig::new(COMPUTE);
         rig.packet(CONTEXT, &[set(6, 66), set(7, 77)]);
         let image = rig.image(CONTEXT);
         assert_eq!((image.left, image.ticks), (0, 0));
@@ -513,9 +510,9 @@ fn a_reset_forgets_what_had_not_ended() {
             }
         };
         let (exec, _) = rig.exec(CONTEXT, &[set(6, 1), set(8, 88), store(6), last]);
-        rig.stepped.start(0, &[exec]);
+        rig.stepped.start(COMPUTE, &[exec]);
         let end = loop {
-            let outcome = rig.stepped.step(0, 1000);
+            let outcome = rig.stepped.step(COMPUTE, 1000);
             if matches!(outcome, Outcome::Waiting | Outcome::Faulted(_)) {
                 break outcome;
             }
@@ -535,7 +532,7 @@ fn a_reset_forgets_what_had_not_ended() {
 /// What ends writes its registers before its fence, and nobody is charged for it.
 #[test]
 fn a_packet_that_ends_writes_its_registers() {
-    let mut rig = Rig::new(0);
+    let mut rig = Rig::new(COMPUTE);
     let charged = |rig: &Rig| rig.stepped.vram64(CONTEXT + Descriptor::TICKS);
     rig.packet(CONTEXT, &[set(1, 0)]);
     let (ticks, time) = (charged(&rig), rig.ticks());
@@ -544,8 +541,8 @@ fn a_packet_that_ends_writes_its_registers() {
     for (value, written) in [(9, true), (9, false), (10, true)] {
         let (ticks, time) = (charged(&rig), rig.ticks());
         let (exec, fence) = rig.exec(CONTEXT, &[set(1, value)]);
-        rig.stepped.start(0, &[exec]);
-        while !matches!(rig.stepped.step(0, 1), Outcome::Completed { .. }) {
+        rig.stepped.start(COMPUTE, &[exec]);
+        while !matches!(rig.stepped.step(COMPUTE, 1), Outcome::Completed { .. }) {
             // Nor is it seen before the time for it has passed.
             assert_eq!(rig.stepped.cores[0].shown().completed_fence, fence - 1);
         }
@@ -559,7 +556,7 @@ fn a_packet_that_ends_writes_its_registers() {
 
 #[test]
 fn without_a_save_area_registers_begin_as_zero() {
-    let mut rig = Rig::new(0);
+    let mut rig = Rig::new(COMPUTE);
     for _ in 0..2 {
         rig.packet(PLAIN, &[store(1), set(1, 5), store(2)]);
         assert_eq!(rig.stored(1), 0);
@@ -581,9 +578,9 @@ fn without_a_save_area_registers_begin_as_zero() {
 #[test]
 fn registers_are_a_buffers() {
     for command in [set(0, 1), store(0)] {
-        let mut rig = Rig::new(0);
+        let mut rig = Rig::new(COMPUTE);
         rig.packet(CONTEXT, &[]);
-        rig.stepped.start(0, &[command]);
+        rig.stepped.start(COMPUTE, &[command]);
         let Outcome::Faulted(record) = rig.finish() else {
             panic!("{command:?}");
         };
@@ -604,9 +601,9 @@ fn registers_are_a_buffers() {
         (misaligned, Reason::Misaligned),
         (nowhere, Reason::NotPresent),
     ] {
-        let mut rig = Rig::new(0);
+        let mut rig = Rig::new(COMPUTE);
         let (exec, fence) = rig.exec(CONTEXT, &[command]);
-        rig.stepped.start(0, &[exec]);
+        rig.stepped.start(COMPUTE, &[exec]);
         let Outcome::Faulted(record) = rig.finish() else {
             panic!("{command:?}");
         };
@@ -619,19 +616,19 @@ fn registers_are_a_buffers() {
 #[test]
 fn what_is_shown_is_so() {
     for budget in [1, 2, 3, 7, 100] {
-        let mut rig = Rig::new(0);
+        let mut rig = Rig::new(COMPUTE);
         let turns = [CONTEXT, OTHER, CONTEXT, CONTEXT, PLAIN, OTHER, CONTEXT];
         let packets: Vec<_> = turns
             .iter()
             .map(|at| rig.exec(*at, &[set(0, 1), store(0), store(1)]))
             .collect();
         let commands: Vec<Command> = packets.iter().map(|(exec, _)| *exec).collect();
-        rig.stepped.start(0, &commands);
+        rig.stepped.start(COMPUTE, &commands);
         let mut seen = 0;
         let mut before = rig.stepped.cores[0].shown();
         let mut left = [0; 2];
         for _ in 0..MANY {
-            let outcome = rig.stepped.step(0, budget);
+            let outcome = rig.stepped.step(COMPUTE, budget);
             let shown = rig.stepped.cores[0].shown();
             let now = [CONTEXT, OTHER].map(|at| rig.image(at).left);
             if shown.context != before.context {
@@ -660,8 +657,7 @@ fn what_is_shown_is_so() {
 fn the_status_page_tells_what_is_held() {
     let mut gpu = Gpu::new();
     gpu.set_save_area(CONTEXT, Some(AREA));
-    let shown = |page: &[u8], engine: usize, field: u64| {
-        let engine = EngineIndex::ALL[engine];
+    let shown = |page: &[u8], engine: EngineIndex, field: u64| {
         let at = match field {
             status::CONTEXTS => status::context_of(engine),
             field => status::of_engine(engine, field),
@@ -669,12 +665,12 @@ fn the_status_page_tells_what_is_held() {
         let at = at as usize;
         u64::from_le_bytes(page[at..at + 8].try_into().unwrap())
     };
-    for engine in [0, 1] {
-        let vector = engine as u32;
+    for engine in ENGINES {
+        let vector = engine.get();
         for round in 0..50 {
-            let (exec, fence) = gpu.exec(vector, &[set(1, round + 1), store(1)]);
+            let (exec, fence) = gpu.exec(engine, &[set(1, round + 1), store(1)]);
             let interrupts = gpu.lines.count(vector);
-            gpu.start(vector, &[exec]);
+            gpu.start(engine, &[exec]);
             gpu.wait_for("an interrupt", |gpu| gpu.lines.count(vector) > interrupts);
             let page = gpu.lines.page(vector);
             let completed = status::engine::COMPLETED_FENCE;
@@ -683,10 +679,10 @@ fn the_status_page_tells_what_is_held() {
             assert_eq!(gpu.vram64(DATA + 8), round + 1);
             let left = gpu.image(SAVE).left;
             if round % 2 == 0 {
-                gpu.start(vector, &[switch(Some(1000 + round))]);
+                gpu.start(engine, &[switch(Some(1000 + round))]);
                 gpu.wait_for("a switch", |gpu| gpu.lines.count(vector) > interrupts + 1);
             } else {
-                let record = gpu.preempt(vector, 5);
+                let record = gpu.preempt(engine, 5);
                 assert_eq!(record.cause, Cause::Idle);
                 gpu.wait_for("a record", |gpu| gpu.lines.count(vector) > interrupts + 1);
             }
@@ -696,20 +692,20 @@ fn the_status_page_tells_what_is_held() {
         }
     }
     for (reset, name) in [(true, "a reset"), (false, "a fault")] {
-        gpu.run_buffer(0, &[set(1, 99)]);
+        gpu.run_buffer(COMPUTE, &[set(1, 99)]);
         assert_eq!(
             gpu.system64(STATUS + status::CONTEXTS),
             vram::BASE + CONTEXT
         );
         if !reset {
-            gpu.run_to_fault(0, &[set(0, 0)]);
+            gpu.run_to_fault(COMPUTE, &[set(0, 0)]);
         }
-        gpu.reset_engine(0);
+        gpu.reset_engine(COMPUTE);
         assert_eq!(gpu.system64(STATUS + status::CONTEXTS), 0, "{name}");
-        gpu.start_engine(0);
+        gpu.start_engine(COMPUTE);
     }
     // All of the page is written when it is switched on.
-    gpu.run_buffer(1, &[]);
+    gpu.run_buffer(COPY, &[]);
     gpu.write(skua_spec::regs::STATUS_CTRL, 0);
     gpu.read(skua_spec::regs::ID);
     gpu.set_system64(STATUS + status::CONTEXTS + 8, 0);
@@ -724,13 +720,13 @@ fn the_status_page_tells_what_is_held() {
 fn no_packet_pays_for_a_switch() {
     let work = [set(2, 3), store(2)];
     let charged = |rig: &Rig, at: u64| rig.stepped.vram64(at + Descriptor::TICKS);
-    let mut alone = Rig::new(0);
+    let mut alone = Rig::new(COMPUTE);
     for at in [CONTEXT, OTHER] {
         for _ in 0..4 {
             alone.packet(at, &work);
         }
     }
-    let mut turns = Rig::new(0);
+    let mut turns = Rig::new(COMPUTE);
     for _ in 0..4 {
         turns.packet(CONTEXT, &work);
         turns.packet(OTHER, &work);
@@ -746,7 +742,7 @@ fn no_packet_pays_for_a_switch() {
 /// other one keeps.
 #[test]
 fn save_areas_are_translated_apart() {
-    let mut rig = Rig::new(0);
+    let mut rig = Rig::new(COMPUTE);
     // It has the place in a TLB that the image's page has.
     let address = SAVE_VA + 1024 * PAGE_SIZE;
     let target = Target::Vram(GpuPhys(vram::BASE + DATA));
@@ -804,29 +800,29 @@ fn registers_last_over_preemption() {
         vec![first, other.0, last.0]
     };
     let whole = {
-        let mut rig = Rig::new(0);
+        let mut rig = Rig::new(COMPUTE);
         let packets = packets(&mut rig);
-        rig.stepped.start(0, &packets);
+        rig.stepped.start(COMPUTE, &packets);
         assert_eq!(rig.finish(), Outcome::Idle);
         rig
     };
     let memory = |rig: &Rig| rig.stepped.vram_bytes(DATA, 0x1_0000);
     let mut stops = 0;
     for seed in 1..40 {
-        let (mut rig, mut random) = (Rig::new(0), Random(seed * 0x9e37_79b9));
+        let (mut rig, mut random) = (Rig::new(COMPUTE), Random(seed * 0x9e37_79b9));
         let mut left = std::collections::VecDeque::from(packets(&mut rig));
         let moves = seed % 2 == 0;
         while !left.is_empty() {
             let commands: Vec<Command> = left.iter().copied().collect();
-            rig.stepped.start(0, &commands);
+            rig.stepped.start(COMPUTE, &commands);
             for _ in 0..random.below(40) {
-                if let Outcome::Completed { .. } = rig.stepped.step(0, 1 + random.below(40)) {
+                if let Outcome::Completed { .. } = rig.stepped.step(COMPUTE, 1 + random.below(40)) {
                     left.pop_front();
                 }
             }
             rig.stepped.cores[0].preempt(1);
             loop {
-                match rig.stepped.step(0, 1 + random.below(40)) {
+                match rig.stepped.step(COMPUTE, 1 + random.below(40)) {
                     Outcome::Completed { .. } => drop(left.pop_front()),
                     Outcome::Preempted { cause, .. } => {
                         if cause.is_saved() {
@@ -842,7 +838,7 @@ fn registers_last_over_preemption() {
             assert_eq!(rig.held(), None);
             let progress = rig.stepped.cores[0].take_progress();
             if moves {
-                rig.stepped.cores[0] = skua_testbed::new_core(0);
+                rig.stepped.cores[0] = skua_testbed::new_core(COMPUTE);
             }
             rig.stepped.cores[0].set_progress(progress);
         }
@@ -858,14 +854,14 @@ fn registers_last_over_preemption() {
 /// The state of a packet is behind the image: neither writes to the other's place.
 #[test]
 fn the_state_is_behind_the_image() {
-    let mut rig = Rig::new(0);
+    let mut rig = Rig::new(COMPUTE);
     let wait = Command::Wait {
         address: DATA_VA + 0x800,
         value: 1,
     };
     let (exec, _) = rig.exec(CONTEXT, &[set(0, 11), wait, store(0)]);
-    rig.stepped.start(0, &[exec]);
-    while rig.stepped.step(0, 100) != Outcome::Waiting {}
+    rig.stepped.start(COMPUTE, &[exec]);
+    while rig.stepped.step(COMPUTE, 100) != Outcome::Waiting {}
     let waits = Outcome::Preempted {
         fence: 1,
         cause: Cause::Waiting,
@@ -890,7 +886,10 @@ fn any_order_of_packets() {
     let contexts = [CONTEXT, OTHER, PLAIN];
     let mut switches = 0;
     for seed in 1..60 {
-        let (mut rig, mut random) = (Rig::new(seed as usize % 2), Random(seed * 0x1234_5677));
+        let (mut rig, mut random) = (
+            Rig::new(ENGINES[seed as usize % 2]),
+            Random(seed * 0x1234_5677),
+        );
         let mut model = [[0_u64; 16]; 3];
         for _ in 0..60 {
             match random.below(10) {

@@ -12,7 +12,7 @@ use skua_spec::command::{Blend, Command, Draw, Rectangle};
 use skua_spec::fault::{Access, Reason, Record};
 use skua_spec::status::Counter;
 use skua_spec::ticks;
-use skua_testbed::{Stepped, BUFFER_VA, DATA, DATA_VA};
+use skua_testbed::{Stepped, BUFFER_VA, COMPUTE, COPY, DATA, DATA_VA};
 
 /// Where everything lies, from [`DATA`] and [`DATA_VA`] on; the program first.
 pub(crate) const VERTICES: u64 = 0x1_0000;
@@ -138,7 +138,7 @@ fn expected(stepped: &Stepped, draw: &Draw) -> ([Vec<u8>; 2], u64) {
 
 fn finish(stepped: &mut Stepped) -> Outcome {
     loop {
-        let outcome = stepped.step(0, 1000);
+        let outcome = stepped.step(COMPUTE, 1000);
         if matches!(outcome, Outcome::Idle | Outcome::Faulted(_)) {
             return outcome;
         }
@@ -149,8 +149,8 @@ fn finish(stepped: &mut Stepped) -> Outcome {
 fn compare(stepped: &mut Stepped, draw: &Draw) -> Vec<u32> {
     let (wanted, pixels) = expected(stepped, draw);
     let before = [Counter::Pixel, Counter::Triangle].map(|c| stepped.tally.get(c));
-    let (exec, _) = stepped.exec(0, &[Command::Draw(*draw)]);
-    stepped.start(0, &[exec]);
+    let (exec, _) = stepped.exec(COMPUTE, &[Command::Draw(*draw)]);
+    stepped.start(COMPUTE, &[exec]);
     assert_eq!(finish(stepped), Outcome::Idle);
     let found = seen(stepped);
     for (number, (found, wanted)) in found[0]
@@ -288,8 +288,8 @@ fn values_by_hand() {
         }
         let mut draw = program.draw(DATA_VA, draw, |_| None).unwrap();
         draw.blend = blend;
-        let (exec, _) = stepped.exec(0, &[Command::Draw(draw)]);
-        stepped.start(0, &[exec]);
+        let (exec, _) = stepped.exec(COMPUTE, &[Command::Draw(draw)]);
+        stepped.start(COMPUTE, &[exec]);
         assert_eq!(finish(&mut stepped), Outcome::Idle);
         let found = [0, 1, 2, 3].map(|x| stepped.vram32(DATA + TARGET + x * 4));
         assert_eq!(found, wanted, "{blend:?}, {values:?}");
@@ -404,7 +404,7 @@ fn in_the_ring() {
     };
     let counts = physical(DATA_VA + COUNTS);
     (ring.arguments[0], ring.arguments[1]) = (counts as u32, (counts >> 32) as u32);
-    stepped.start(0, &[Command::Draw(ring)]);
+    stepped.start(COMPUTE, &[Command::Draw(ring)]);
     assert_eq!(finish(&mut stepped), Outcome::Idle);
     assert!(seen(&stepped) == wanted);
 }
@@ -420,8 +420,8 @@ fn time() {
         let draw = scene(&stepped, &points, None);
         stepped.set_vram(DATA, &program.bytes());
         let draw = program.draw(DATA_VA, draw, |_| None).unwrap();
-        let (exec, _) = stepped.exec(0, &[Command::Draw(draw)]);
-        stepped.start(0, &[exec]);
+        let (exec, _) = stepped.exec(COMPUTE, &[Command::Draw(draw)]);
+        stepped.start(COMPUTE, &[exec]);
         assert_eq!(finish(&mut stepped), Outcome::Idle);
         stepped.cores[0].shown().ticks
     };
@@ -507,13 +507,13 @@ fn faults() {
         let mut stepped = Stepped::new();
         let mut draw = scene(&stepped, &points, None);
         change(&mut draw, &stepped);
-        let (exec, fence) = stepped.exec(0, &[Command::Draw(draw)]);
-        stepped.start(0, &[exec]);
+        let (exec, fence) = stepped.exec(COMPUTE, &[Command::Draw(draw)]);
+        stepped.start(COMPUTE, &[exec]);
         let wanted = Record {
             detail,
             pc,
             fence,
-            ..stepped.expect(0, reason, access, address)
+            ..stepped.expect(COMPUTE, reason, access, address)
         };
         assert_eq!(finish(&mut stepped), Outcome::Faulted(wanted), "{reason:?}");
         assert_eq!(stepped.tally.get(Counter::Triangle), u64::from(triangles));
@@ -525,10 +525,10 @@ fn faults() {
     // A copy engine has no programs.
     let mut stepped = Stepped::new();
     let draw = scene(&stepped, &points, None);
-    let (exec, _) = stepped.exec(1, &[Command::Draw(draw)]);
-    stepped.start(1, &[exec]);
+    let (exec, _) = stepped.exec(COPY, &[Command::Draw(draw)]);
+    stepped.start(COPY, &[exec]);
     let outcome = loop {
-        let outcome = stepped.step(1, 1000);
+        let outcome = stepped.step(COPY, 1000);
         if outcome != Outcome::Busy {
             break outcome;
         }

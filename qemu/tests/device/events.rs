@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex};
 use skua_gpu::events::Events;
 use skua_spec::command::{Command, EngineKind};
 use skua_spec::fault::Reason;
+use skua_spec::number::EngineIndex;
 use skua_spec::preemption::{Cause, Level};
 use skua_spec::regs;
 use skua_spec::status::{Counter, EngineState};
-use skua_testbed::{Gpu, ASID, CONTEXT, CONTEXT_ID, DATA_VA};
+use skua_testbed::{Gpu, ASID, COMPUTE, CONTEXT, CONTEXT_ID, COPY, DATA_VA};
 
 use crate::preemption::{at_level, resumed, AREA};
 
@@ -44,7 +45,7 @@ pub(crate) fn record(gpu: &Gpu) -> Text {
 }
 
 /// The lines of one engine, without nanoseconds: its ticks, and what happened.
-fn lines(text: &Text, engine: u32) -> Vec<(u64, String)> {
+fn lines(text: &Text, engine: EngineIndex) -> Vec<(u64, String)> {
     let text = text.read();
     let mut lines = text.lines();
     assert_eq!(lines.next(), Some("# skua-events 1 engines=compute,copy"));
@@ -72,33 +73,33 @@ fn what_engines_do_is_recorded() {
             value: 1,
         },
     ];
-    let (exec, fence) = gpu.exec(0, &commands);
-    gpu.start(0, &[exec]);
-    gpu.wait_state(0, EngineState::Waiting);
-    let began = gpu.ticks(0);
-    assert_eq!(gpu.preempt(0, 5).cause, Cause::Waiting);
-    let stopped = gpu.ticks(0);
-    gpu.start(0, &[resumed(exec)]);
-    gpu.wait_state(0, EngineState::Waiting);
+    let (exec, fence) = gpu.exec(COMPUTE, &commands);
+    gpu.start(COMPUTE, &[exec]);
+    gpu.wait_state(COMPUTE, EngineState::Waiting);
+    let began = gpu.ticks(COMPUTE);
+    assert_eq!(gpu.preempt(COMPUTE, 5).cause, Cause::Waiting);
+    let stopped = gpu.ticks(COMPUTE);
+    gpu.start(COMPUTE, &[resumed(exec)]);
+    gpu.wait_state(COMPUTE, EngineState::Waiting);
     gpu.set_vram64(skua_testbed::DATA, 1);
-    gpu.wait_fence(0, fence);
-    let ended = gpu.ticks(0);
+    gpu.wait_fence(COMPUTE, fence);
+    let ended = gpu.ticks(COMPUTE);
     let fence_of_ring = Command::Fence {
         fence: 99,
         interrupt: false,
     };
-    gpu.run(1, &[fence_of_ring]);
-    let (bad, number) = gpu.exec_words(1, &[u32::MAX, 0]);
-    gpu.run_to_fault(1, &[bad]);
-    gpu.reset_engine(1);
-    gpu.start_engine(1);
+    gpu.run(COPY, &[fence_of_ring]);
+    let (bad, number) = gpu.exec_words(COPY, &[u32::MAX, 0]);
+    gpu.run_to_fault(COPY, &[bad]);
+    gpu.reset_engine(COPY);
+    gpu.start_engine(COPY);
     let (saved, restored) = (
         gpu.counter(Counter::SavedBytes),
         gpu.counter(Counter::RestoredBytes),
     );
     assert!(saved > 0 && saved == restored);
     drop(gpu);
-    let (ticks, told): (Vec<u64>, Vec<String>) = lines(&text, 0).into_iter().unzip();
+    let (ticks, told): (Vec<u64>, Vec<String>) = lines(&text, COMPUTE).into_iter().unzip();
     let context = format!("context={CONTEXT_ID} asid={}", ASID.get());
     let name = format!("packet={fence} {context}");
     let expected = [
@@ -116,7 +117,10 @@ fn what_engines_do_is_recorded() {
     assert_eq!(told, expected);
     assert!(ticks.is_sorted(), "{ticks:?}");
     assert_eq!((ticks[1], ticks[4], ticks[9]), (began, stopped, ended));
-    let told: Vec<String> = lines(&text, 1).into_iter().map(|(_, what)| what).collect();
+    let told: Vec<String> = lines(&text, COPY)
+        .into_iter()
+        .map(|(_, what)| what)
+        .collect();
     let (name, reason) = (
         format!("packet={number} {context}"),
         Reason::BadOpcode as u32,
@@ -139,11 +143,11 @@ fn an_adapter_reset_is_recorded_and_transfers_are_counted() {
         destination: DATA_VA + 0x1000,
         bytes: 0x340,
     };
-    gpu.run_buffer(1, &[command, command]);
+    gpu.run_buffer(COPY, &[command, command]);
     gpu.set(regs::DEVICE_CTRL::new().with_reset(true));
     gpu.wait_for("READY", |gpu| gpu.get(regs::DEVICE_STATUS).ready());
     drop(gpu);
-    let lines = lines(&text, 1);
+    let lines = lines(&text, COPY);
     let told: Vec<&str> = lines.iter().map(|(_, what)| what.as_str()).collect();
     assert_eq!(told[0].split(' ').next(), Some("begin"));
     assert!(

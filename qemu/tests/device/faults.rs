@@ -10,12 +10,12 @@ use skua_spec::command::{
 };
 use skua_spec::fault::{Access, Reason, Record, Space};
 use skua_spec::mmu::{Entry, PageSize, Target};
-use skua_spec::number::{Asid, EngineIndex};
+use skua_spec::number::Asid;
 use skua_spec::regs::{self, engine};
 use skua_spec::status::{self, Counter, EngineState};
 use skua_testbed::{
-    Gpu, ASID, BUFFER_VA, BUS, COLD, CONTEXT, CONTEXT_ID, DATA, DATA_BYTES, DATA_VA, STATUS,
-    SYSTEM_FREE,
+    Gpu, ASID, BUFFER_VA, BUS, COLD, COMPUTE, CONTEXT, CONTEXT_ID, COPY, DATA, DATA_BYTES, DATA_VA,
+    STATUS, SYSTEM_FREE,
 };
 
 fn dispatch_of(gpu: &Gpu, source: &str) -> Dispatch {
@@ -289,21 +289,21 @@ fn malformed_commands() {
         // A good command stands before it.
         let mut all = vec![0x0000_0002, 0];
         all.extend(&words);
-        let fault = gpu.run_words_to_fault(0, &all);
-        let mut expected = gpu.expect(0, reason, Access::None, 0);
+        let fault = gpu.run_words_to_fault(COMPUTE, &all);
+        let mut expected = gpu.expect(COMPUTE, reason, Access::None, 0);
         expected.command += 8;
         assert_eq!(fault, expected, "{name}");
-        gpu.reset_engine(0);
-        gpu.start_engine(0);
+        gpu.reset_engine(COMPUTE);
+        gpu.start_engine(COMPUTE);
     }
     // In the ring the same are faults but for those that may stand there.
     for (name, words, reason) in malformed() {
         if reason == Reason::Privileged || words.len() < 2 {
             continue;
         }
-        gpu.push(1, &[Command::Nop { words: 4 }]);
-        gpu.push_words(1, &words);
-        gpu.doorbell(1);
+        gpu.push(COPY, &[Command::Nop { words: 4 }]);
+        gpu.push_words(COPY, &words);
+        gpu.doorbell(COPY);
         let fault = gpu.wait_fault();
         let reason = if words[0] >> 24 == 0x10 {
             // The copy engine has no DISPATCH: that comes before everything else.
@@ -312,7 +312,7 @@ fn malformed_commands() {
             reason
         };
         let expected = Record {
-            engine: EngineIndex::ALL[1],
+            engine: COPY,
             reason,
             asid: Asid::SYSTEM,
             context_id: 0,
@@ -325,9 +325,9 @@ fn malformed_commands() {
             pc: Record::NO_PC,
         };
         assert_eq!(fault, expected, "{name}");
-        assert_eq!(gpu.head(1), 16);
-        gpu.reset_engine(1);
-        gpu.start_engine(1);
+        assert_eq!(gpu.head(COPY), 16);
+        gpu.reset_engine(COPY);
+        gpu.start_engine(COPY);
     }
 }
 
@@ -342,9 +342,9 @@ fn each_reason_is_counted_by_itself() {
         };
         for _ in 0..number {
             if reason == Reason::BadRing {
-                gpu.set_engine(0, engine::DOORBELL::new().with_tail(4));
+                gpu.set_engine(COMPUTE, engine::DOORBELL::new().with_tail(4));
             } else {
-                let (mut exec, _) = gpu.exec_words(0, &words);
+                let (mut exec, _) = gpu.exec_words(COMPUTE, &words);
                 if let Command::Exec {
                     context, resume, ..
                 } = &mut exec
@@ -354,11 +354,11 @@ fn each_reason_is_counted_by_itself() {
                         *context = vram::BASE + DATA + 0x8000;
                     }
                 }
-                gpu.start(0, &[exec]);
+                gpu.start(COMPUTE, &[exec]);
             }
             assert_eq!(gpu.wait_fault().reason, reason);
-            gpu.reset_engine(0);
-            gpu.start_engine(0);
+            gpu.reset_engine(COMPUTE);
+            gpu.start_engine(COMPUTE);
         }
         assert_eq!(gpu.counter(Counter::Fault), number);
         for other in Reason::ALL {
@@ -457,9 +457,9 @@ fn bad_contexts() {
             gpu.set_vram64(CONTEXT + 64 + i * 8, word);
         }
         let address = vram::BASE + CONTEXT + 64;
-        let fault = gpu.run_to_fault(0, &[Command::Nop { words: 2 }, exec(address, 55)]);
+        let fault = gpu.run_to_fault(COMPUTE, &[Command::Nop { words: 2 }, exec(address, 55)]);
         let expected = Record {
-            engine: EngineIndex::ALL[0],
+            engine: COMPUTE,
             reason: Reason::BadContext,
             asid: Asid::SYSTEM,
             context_id: 0,
@@ -476,17 +476,17 @@ fn bad_contexts() {
         for i in 4..8 {
             assert_eq!(gpu.vram64(CONTEXT + 64 + i * 8), 0, "{name}");
         }
-        gpu.reset_engine(0);
-        gpu.start_engine(0);
+        gpu.reset_engine(COMPUTE);
+        gpu.start_engine(COMPUTE);
     }
     // Where there is none.
-    let fault = gpu.run_to_fault(0, &[exec(64, 56)]);
+    let fault = gpu.run_to_fault(COMPUTE, &[exec(64, 56)]);
     assert_eq!(
         (fault.reason, fault.access, fault.address, fault.fence),
         (Reason::AddressRange, Access::Fetch, 64, 56)
     );
-    gpu.reset_engine(0);
-    gpu.start_engine(0);
+    gpu.reset_engine(COMPUTE);
+    gpu.start_engine(COMPUTE);
     // A descriptor that cannot be written is a fault at the packet's end.
     let page = gpu.set_gart(
         0,
@@ -494,7 +494,7 @@ fn bad_contexts() {
     );
     gpu.set_system64(SYSTEM_FREE, root.0);
     gpu.set_system64(SYSTEM_FREE + 8, 7 | (9 << 32));
-    let fault = gpu.run_to_fault(0, &[exec(page, 57)]);
+    let fault = gpu.run_to_fault(COMPUTE, &[exec(page, 57)]);
     assert_eq!(
         (fault.reason, fault.access, fault.space, fault.address),
         (
@@ -505,7 +505,7 @@ fn bad_contexts() {
         )
     );
     assert_eq!((fault.asid, fault.context_id, fault.command), (ASID, 9, 0));
-    assert_eq!(gpu.engine64(0, status::engine::COMPLETED_FENCE), 0);
+    assert_eq!(gpu.engine64(COMPUTE, status::engine::COMPLETED_FENCE), 0);
 }
 
 #[test]
@@ -520,9 +520,9 @@ fn fetching_where_nothing_is() {
         interrupt: false,
         resume: false,
     };
-    let fault = gpu.run_to_fault(0, &[exec]);
+    let fault = gpu.run_to_fault(COMPUTE, &[exec]);
     let expected = Record {
-        engine: EngineIndex::ALL[0],
+        engine: COMPUTE,
         reason: Reason::NotPresent,
         asid: ASID,
         context_id: CONTEXT_ID,
@@ -536,8 +536,8 @@ fn fetching_where_nothing_is() {
         pc: Record::NO_PC,
     };
     assert_eq!(fault, expected);
-    gpu.reset_engine(0);
-    gpu.start_engine(0);
+    gpu.reset_engine(COMPUTE);
+    gpu.start_engine(COMPUTE);
     // The operands lie on a page that is not there: the address of the first byte missing.
     let end = DATA_VA + DATA_BYTES;
     gpu.set_vram(DATA + DATA_BYTES - 8, &0x0100_0006_u64.to_le_bytes());
@@ -550,7 +550,7 @@ fn fetching_where_nothing_is() {
         interrupt: false,
         resume: false,
     };
-    let fault = gpu.run_to_fault(0, &[exec]);
+    let fault = gpu.run_to_fault(COMPUTE, &[exec]);
     assert_eq!(
         (
             fault.reason,
@@ -561,14 +561,14 @@ fn fetching_where_nothing_is() {
         ),
         (Reason::NotPresent, Access::Fetch, end, end - 8, 0)
     );
-    gpu.reset_engine(0);
-    gpu.start_engine(0);
+    gpu.reset_engine(COMPUTE);
+    gpu.start_engine(COMPUTE);
     // A program that is not there.
     let mut dispatch = dispatch_of(&gpu, "exit");
     dispatch.program = end - 8;
     dispatch.program_bytes = 16;
-    let fault = gpu.run_buffer_to_fault(0, &[Command::Dispatch(dispatch)]);
-    let expected = gpu.expect(0, Reason::NotPresent, Access::Fetch, end);
+    let fault = gpu.run_buffer_to_fault(COMPUTE, &[Command::Dispatch(dispatch)]);
+    let expected = gpu.expect(COMPUTE, Reason::NotPresent, Access::Fetch, end);
     assert_eq!(fault, expected);
 }
 
@@ -798,23 +798,23 @@ fn faults_of_programs() {
     for (source, reason, access, address, detail, pc) in cases {
         let mut dispatch = dispatch_of(&gpu, &source);
         dispatch.argument_count = 2;
-        let fault = gpu.run_buffer_to_fault(0, &[Command::Dispatch(dispatch)]);
-        let mut expected = gpu.expect(0, reason, access, address);
+        let fault = gpu.run_buffer_to_fault(COMPUTE, &[Command::Dispatch(dispatch)]);
+        let mut expected = gpu.expect(COMPUTE, reason, access, address);
         (expected.detail, expected.pc) = (detail, pc);
         assert_eq!(fault, expected, "{source}");
-        gpu.reset_engine(0);
-        gpu.start_engine(0);
+        gpu.reset_engine(COMPUTE);
+        gpu.start_engine(COMPUTE);
     }
     // An instruction that is none, though it is never reached.
     for bad in [0x04 | (1 << 8), 0xff, 0x10 | (64 << 8), 0x28 | (1 << 8)] {
         let dispatch = dispatch_of(&gpu, "exit\n exit");
         gpu.set_vram64(DATA + 8, bad);
-        let fault = gpu.run_buffer_to_fault(0, &[Command::Dispatch(dispatch)]);
-        let mut expected = gpu.expect(0, Reason::BadInstruction, Access::None, 0);
+        let fault = gpu.run_buffer_to_fault(COMPUTE, &[Command::Dispatch(dispatch)]);
+        let mut expected = gpu.expect(COMPUTE, Reason::BadInstruction, Access::None, 0);
         expected.pc = 1;
         assert_eq!(fault, expected, "{bad:#x}");
-        gpu.reset_engine(0);
-        gpu.start_engine(0);
+        gpu.reset_engine(COMPUTE);
+        gpu.start_engine(COMPUTE);
     }
 }
 
@@ -846,7 +846,7 @@ fn lower_threads_have_stored_what_they_do_where_one_is_at_fault() {
                 address(start)
             );
             let dispatch = dispatch_of(&gpu, &source);
-            let found = gpu.run_buffer_to_fault(0, &[Command::Dispatch(dispatch)]);
+            let found = gpu.run_buffer_to_fault(COMPUTE, &[Command::Dispatch(dispatch)]);
             assert_eq!(
                 (found.reason, found.access, found.address),
                 (reason, access, fault),
@@ -858,8 +858,8 @@ fn lower_threads_have_stored_what_they_do_where_one_is_at_fault() {
             if reason == Reason::Misaligned {
                 assert_eq!(gpu.vram_bytes(at + 80, 48), vec![0; 48], "{source}");
             }
-            gpu.reset_engine(0);
-            gpu.start_engine(0);
+            gpu.reset_engine(COMPUTE);
+            gpu.start_engine(COMPUTE);
         }
     }
 }
@@ -867,11 +867,11 @@ fn lower_threads_have_stored_what_they_do_where_one_is_at_fault() {
 #[test]
 fn a_fault_stops_its_engine_alone() {
     let mut gpu = Gpu::new();
-    gpu.run_words_to_fault(0, &[0xff00_0002, 0]);
-    assert_eq!(gpu.state(0), EngineState::Faulted as u32);
+    gpu.run_words_to_fault(COMPUTE, &[0xff00_0002, 0]);
+    assert_eq!(gpu.state(COMPUTE), EngineState::Faulted as u32);
     for _ in 0..3 {
         gpu.run_buffer(
-            1,
+            COPY,
             &[Command::Signal {
                 address: DATA_VA,
                 value: 1,
@@ -880,18 +880,18 @@ fn a_fault_stops_its_engine_alone() {
     }
     // What stands behind the fault never runs.
     gpu.start(
-        0,
+        COMPUTE,
         &[Command::Signal {
             address: vram::BASE + DATA,
             value: 5,
         }],
     );
     gpu.invalidate(None);
-    assert_eq!(gpu.state(0), EngineState::Faulted as u32);
+    assert_eq!(gpu.state(COMPUTE), EngineState::Faulted as u32);
     assert_eq!(gpu.vram64(DATA), 1);
-    gpu.reset_engine(0);
-    gpu.start_engine(0);
-    gpu.run(0, &[Command::Nop { words: 2 }]);
+    gpu.reset_engine(COMPUTE);
+    gpu.start_engine(COMPUTE);
+    gpu.run(COMPUTE, &[Command::Nop { words: 2 }]);
     assert_eq!(gpu.counter(Counter::Fault), 1);
     assert_eq!(gpu.counter(Counter::FaultInterrupt), 1);
 }
@@ -903,10 +903,10 @@ fn everything_is_written_before_the_interrupt() {
         address: DATA_VA,
         value: 1,
     };
-    gpu.run_buffer(0, &[signal]);
+    gpu.run_buffer(COMPUTE, &[signal]);
     gpu.wait_for("the interrupt", |gpu| gpu.lines.count(0) == 1);
-    let (exec, fence) = gpu.exec_words(0, &[0x0000_0002, 0, 0xff00_0002, 0]);
-    gpu.run_to_fault(0, &[exec]);
+    let (exec, fence) = gpu.exec_words(COMPUTE, &[0x0000_0002, 0, 0xff00_0002, 0]);
+    gpu.run_to_fault(COMPUTE, &[exec]);
     // The engine's block as it stood when its interrupts were raised: at the end of the packet, and
     // at the fault in the next one.
     let block = |vector| {
@@ -941,12 +941,12 @@ fn everything_is_written_before_the_interrupt() {
 fn the_ring_of_records_fills_and_goes_round() {
     let mut gpu = Gpu::new();
     let one = |gpu: &mut Gpu| {
-        gpu.push_words(1, &[0xff00_0002, 0]);
-        gpu.doorbell(1);
-        gpu.wait_state(1, EngineState::Faulted);
+        gpu.push_words(COPY, &[0xff00_0002, 0]);
+        gpu.doorbell(COPY);
+        gpu.wait_state(COPY, EngineState::Faulted);
         let count = gpu.counter(Counter::FaultInterrupt);
-        gpu.reset_engine(1);
-        gpu.start_engine(1);
+        gpu.reset_engine(COPY);
+        gpu.start_engine(COPY);
         count
     };
     let dropped = |gpu: &Gpu| gpu.system32(STATUS + status::FAULTS_DROPPED);

@@ -10,10 +10,12 @@ use skua_spec::context::Image;
 use skua_spec::fault::{Reason, Record};
 use skua_spec::isa::{Form, Op};
 use skua_spec::mmu::{index, Entry};
+use skua_spec::number::EngineIndex;
 use skua_spec::regs;
 use skua_spec::status;
 use skua_testbed::{
-    Gpu, ASID, BUFFER_VA, BUS, CONTEXT, CONTEXT_ID, DATA, DATA_VA, SAVE, STATUS, SYSTEM_FREE,
+    Gpu, ASID, BUFFER_VA, BUS, COMPUTE, CONTEXT, CONTEXT_ID, COPY, DATA, DATA_VA, ENGINES, SAVE,
+    STATUS, SYSTEM_FREE,
 };
 
 /// The lines of a file, cut at the bars.
@@ -62,13 +64,13 @@ fn commands() {
         // An end to every WAIT.
         gpu.set_vram64(DATA, u64::MAX);
         let words = words(&line[0]);
-        gpu.push_words(0, &words);
-        let (exec, fence) = gpu.exec_words(1, &words);
-        gpu.push(1, &[exec]);
+        gpu.push_words(COMPUTE, &words);
+        let (exec, fence) = gpu.exec_words(COPY, &words);
+        gpu.push(COPY, &[exec]);
         // In the ring of the first engine and in a buffer on the second.
-        gpu.doorbell(0);
-        gpu.doorbell(1);
-        for engine in 0..2 {
+        gpu.doorbell(COMPUTE);
+        gpu.doorbell(COPY);
+        for engine in ENGINES {
             gpu.wait_for("an end", |gpu| {
                 gpu.state(engine) == 4
                     || (gpu.state(engine) == 1 && gpu.head(engine) == gpu.tail(engine))
@@ -76,57 +78,61 @@ fn commands() {
         }
         // The state comes before the record.
         gpu.wait_for("the records", |gpu| {
-            let faulted = (0..2).filter(|e| gpu.state(*e) == 4).count();
+            let faulted = ENGINES.iter().filter(|e| gpu.state(**e) == 4).count();
             gpu.fault_put() == faulted as u32
         });
         let records: Vec<Record> = (0..gpu.fault_put())
             .filter_map(|n| gpu.fault(n).map(|(r, _)| r))
             .collect();
-        let reason = |engine: u32| {
+        let reason = |engine: EngineIndex| {
             records
                 .iter()
                 // Not what a buffer that EXEC in the ring names is at fault for.
-                .find(|r| r.engine.get() == engine && r.asid.is_system() == (engine == 0))
+                .find(|r| r.engine == engine && r.asid.is_system() == (engine == COMPUTE))
                 .map(|r| r.reason)
         };
         let in_buffers_only = matches!(words[0] >> 24, 0x22 | 0x23);
         if in_buffers_only {
-            assert_eq!(reason(0), Some(Reason::BadOpcode), "{line:?}");
+            assert_eq!(reason(COMPUTE), Some(Reason::BadOpcode), "{line:?}");
         }
         if line[1].split_whitespace().count() > 1 || line[1] == "FLUSH_CACHE" {
-            for engine in 0..2 {
+            for engine in ENGINES {
                 let runs_a_program = ["DISPATCH", "DRAW"].iter().any(|c| line[1].starts_with(c));
                 assert!(
                     !reason(engine).is_some_and(|r| from_the_command_alone.contains(&r))
-                        || engine == 1 && runs_a_program
-                        || engine == 0 && in_buffers_only,
+                        || engine == COPY && runs_a_program
+                        || engine == COMPUTE && in_buffers_only,
                     "{line:?}: {records:?}"
                 );
             }
         } else {
             if !in_buffers_only {
-                assert_eq!(format!("{:?}", reason(0).unwrap()), line[1], "{line:?}");
+                assert_eq!(
+                    format!("{:?}", reason(COMPUTE).unwrap()),
+                    line[1],
+                    "{line:?}"
+                );
             }
             // The copy engine has neither DISPATCH nor DRAW.
             if !matches!(words[0] >> 24, 0x10 | 0x11) {
-                assert_eq!(format!("{:?}", reason(1).unwrap()), line[1], "{line:?}");
+                assert_eq!(format!("{:?}", reason(COPY).unwrap()), line[1], "{line:?}");
             }
         }
         // Where it has an effect in the process' memory, it is this one.
         if line[1].starts_with("FILL pattern=0x4030201") {
-            gpu.wait_fence(1, fence);
+            gpu.wait_fence(COPY, fence);
             assert_eq!(
                 gpu.vram_bytes(DATA, 0x41),
                 [[1, 2, 3, 4].repeat(16), vec![0]].concat()
             );
         }
         if line[1].starts_with("SIGNAL") {
-            gpu.wait_fence(1, fence);
+            gpu.wait_fence(COPY, fence);
             assert_eq!(gpu.vram64(DATA + 8), 1 << 63);
         }
         if line[1].starts_with("FENCE fence=0x1ffffffff") {
             assert_eq!(
-                gpu.engine64(0, status::engine::COMPLETED_FENCE),
+                gpu.engine64(COMPUTE, status::engine::COMPLETED_FENCE),
                 0x1_ffff_ffff
             );
             gpu.wait_for("the interrupt", |gpu| gpu.lines.count(0) == 1);
@@ -166,7 +172,7 @@ fn entries() {
                 let start = u64::from_str_radix(&parts[3][2..], 16).unwrap();
                 let target = start + (VA & (size - 1)) + 16;
                 if parts.contains(&"write") {
-                    gpu.run_buffer(0, &[signal]);
+                    gpu.run_buffer(COMPUTE, &[signal]);
                     let value = if parts[2] == "vram" {
                         gpu.vram64(target - vram::BASE)
                     } else {
@@ -174,7 +180,7 @@ fn entries() {
                     };
                     assert_eq!(value, 0x5151, "{line:?}");
                 } else {
-                    let fault = gpu.run_buffer_to_fault(0, &[signal]);
+                    let fault = gpu.run_buffer_to_fault(COMPUTE, &[signal]);
                     assert_eq!(fault.reason, Reason::ReadOnly, "{line:?}");
                 }
             }
@@ -188,14 +194,14 @@ fn entries() {
                 } else {
                     gpu.set_system(start - BUS, &[0; 4096]);
                 }
-                let fault = gpu.run_buffer_to_fault(0, &[signal]);
+                let fault = gpu.run_buffer_to_fault(COMPUTE, &[signal]);
                 assert_eq!(
                     (fault.reason, fault.detail),
                     (Reason::NotPresent, level - 1)
                 );
             }
             what => {
-                let fault = gpu.run_buffer_to_fault(0, &[signal]);
+                let fault = gpu.run_buffer_to_fault(COMPUTE, &[signal]);
                 let reason = if what == "absent" {
                     Reason::NotPresent
                 } else {
@@ -223,7 +229,7 @@ fn contexts() {
             resume: false,
         };
         gpu.set_vram64(skua_testbed::BUFFER, 0xff);
-        let fault = gpu.run_to_fault(0, &[exec]);
+        let fault = gpu.run_to_fault(COMPUTE, &[exec]);
         if line[1] == "BadContext" {
             assert_eq!(fault.reason, Reason::BadContext, "{line:?}");
         } else {
@@ -237,8 +243,8 @@ fn contexts() {
             let identity = line[1].split(" save_base").next();
             assert_eq!(identity, Some(&*found), "{line:?}");
         }
-        gpu.reset_engine(0);
-        gpu.start_engine(0);
+        gpu.reset_engine(COMPUTE);
+        gpu.start_engine(COMPUTE);
     }
 }
 
@@ -253,8 +259,8 @@ fn faults() {
     let program = assemble("nop\n trap 0xabcd").unwrap();
     gpu.set_vram(DATA, &program.bytes());
     let dispatch = program.dispatch(DATA_VA, [1; 3], |_| None).unwrap();
-    let (exec, _) = gpu.exec(0, &[Command::Dispatch(dispatch)]);
-    gpu.start(0, &[exec]);
+    let (exec, _) = gpu.exec(COMPUTE, &[Command::Dispatch(dispatch)]);
+    gpu.start(COMPUTE, &[exec]);
     assert_eq!(record(&mut gpu), bytes(&vectors[0][0]));
 
     let mut gpu = Gpu::new();
@@ -262,7 +268,7 @@ fn faults() {
         address: 0xabcd_eff8,
         value: 1,
     };
-    gpu.start(1, &[Command::Nop { words: 2 }, signal]);
+    gpu.start(COPY, &[Command::Nop { words: 2 }, signal]);
     assert_eq!(record(&mut gpu), bytes(&vectors[1][0]));
 
     let mut gpu = Gpu::new();
@@ -271,8 +277,8 @@ fn faults() {
         destination: DATA_VA,
         bytes: 1,
     };
-    let (exec, _) = gpu.exec(0, &[copy]);
-    gpu.start(0, &[exec]);
+    let (exec, _) = gpu.exec(COMPUTE, &[copy]);
+    gpu.start(COMPUTE, &[exec]);
     assert_eq!(record(&mut gpu), bytes(&vectors[2][0]));
     assert_eq!(gpu.read(regs::FAULT_GET), 1);
 
@@ -293,7 +299,7 @@ fn faults() {
         interrupt: false,
         resume: false,
     };
-    gpu.start(0, &[exec]);
+    gpu.start(COMPUTE, &[exec]);
     assert_eq!(record(&mut gpu), bytes(&vectors[3][0]));
 }
 
@@ -301,7 +307,7 @@ fn faults() {
 #[test]
 fn example() {
     let mut gpu = Gpu::new();
-    gpu.reset_engine(1);
+    gpu.reset_engine(COPY);
     gpu.clear_vram(0, 0x8000);
     for line in lines("example") {
         let data = bytes(&line[1]);
@@ -314,7 +320,7 @@ fn example() {
                 assert_eq!(gpu.vram_bytes(at(offset), data.len()), data, "{line:?}");
             }
             ["found", "status", offset] => {
-                gpu.wait_fence(1, 7);
+                gpu.wait_fence(COPY, 7);
                 let found = gpu.system_bytes(STATUS + at(offset), data.len());
                 assert_eq!(found, data, "{line:?}");
             }
@@ -334,12 +340,12 @@ fn instructions() {
         let program = assemble("exit\n exit").unwrap();
         let dispatch = program.dispatch(DATA_VA, [1; 3], |_| None).unwrap();
         if line[1] == "undefined" {
-            let fault = gpu.run_buffer_to_fault(0, &[Command::Dispatch(dispatch)]);
+            let fault = gpu.run_buffer_to_fault(COMPUTE, &[Command::Dispatch(dispatch)]);
             assert_eq!((fault.reason, fault.pc), (Reason::BadInstruction, 1));
-            gpu.reset_engine(0);
-            gpu.start_engine(0);
+            gpu.reset_engine(COMPUTE);
+            gpu.start_engine(COMPUTE);
         } else {
-            gpu.run_buffer(0, &[Command::Dispatch(dispatch)]);
+            gpu.run_buffer(COMPUTE, &[Command::Dispatch(dispatch)]);
         }
     }
 }
@@ -388,7 +394,7 @@ fn arithmetic() {
             let program = assemble(&source).unwrap_or_else(|e| panic!("{source}: {e:?}"));
             gpu.set_vram(DATA, &program.bytes());
             let dispatch = program.dispatch(DATA_VA, [1; 3], |_| None).unwrap();
-            gpu.run_buffer(0, &[Command::Dispatch(dispatch)]);
+            gpu.run_buffer(COMPUTE, &[Command::Dispatch(dispatch)]);
             let found = gpu.vram64(DATA + 0x1000);
             let found = if wide { found } else { found & 0xffff_ffff };
             assert_eq!(found, result, "{line}: {operands}: {found:x}");

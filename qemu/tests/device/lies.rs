@@ -14,7 +14,7 @@ use skua_spec::number::EngineIndex;
 use skua_spec::register::Reset;
 use skua_spec::regs::{self, engine, Decoded};
 use skua_spec::status::{self, Counter, EngineState};
-use skua_testbed::{Gpu, ASID, DATA, DATA_VA, STATUS};
+use skua_testbed::{Gpu, ASID, COMPUTE, COPY, DATA, DATA_VA, STATUS};
 
 /// Bits of an engine's control register.
 const ENABLE: u32 = 1;
@@ -33,15 +33,15 @@ fn fence(fence: u64) -> Command {
 }
 
 /// Runs a job and waits until the engine is done with it, whatever it says of that.
-fn run(gpu: &mut Gpu, engine: u32, id: u64) {
+fn run(gpu: &mut Gpu, engine: EngineIndex, id: u64) {
     gpu.start(engine, &[fence(id)]);
     gpu.wait_for("the end of the ring", |gpu| {
-        gpu.read(engine::STATUS.of(EngineIndex::ALL[engine as usize])) == EngineState::Idle as u32
-            && gpu.read(engine::HEAD.of(EngineIndex::ALL[engine as usize])) == gpu.tail(engine)
+        gpu.read(engine::STATUS.of(engine)) == EngineState::Idle as u32
+            && gpu.read(engine::HEAD.of(engine)) == gpu.tail(engine)
     });
 }
 
-fn completed(gpu: &Gpu, engine: u32) -> u64 {
+fn completed(gpu: &Gpu, engine: EngineIndex) -> u64 {
     gpu.engine64(engine, status::engine::COMPLETED_FENCE)
 }
 
@@ -76,7 +76,7 @@ fn registers() {
         ("id", regs::ID.into(), 0),
         ("version", regs::VERSION.into(), 0x2_0000),
         ("engines", regs::CAPS.into(), 8),
-        ("engine-kind", engine::INFO.of(EngineIndex::ALL[1]), 7),
+        ("engine-kind", engine::INFO.of(COPY), 7),
         ("mmu-caps", regs::MMU_CAPS.into(), 0),
         ("vram-size", regs::VRAM_SIZE.into(), 1 << 51),
         ("vram-base", regs::VRAM_BASE.into(), 0x800),
@@ -109,44 +109,44 @@ fn registers() {
 #[test]
 fn fences_and_heads() {
     let mut gpu = Gpu::new();
-    run(&mut gpu, 1, 5);
+    run(&mut gpu, COPY, 5);
     lie(&gpu, &["fence-ahead"]);
-    run(&mut gpu, 1, 6);
-    assert_eq!(completed(&gpu, 1), 1006);
+    run(&mut gpu, COPY, 6);
+    assert_eq!(completed(&gpu, COPY), 1006);
     lie(&gpu, &["fence-never"]);
-    run(&mut gpu, 1, 7);
-    assert_eq!(completed(&gpu, 1), 1006);
+    run(&mut gpu, COPY, 7);
+    assert_eq!(completed(&gpu, COPY), 1006);
     lie(&gpu, &["fence-back"]);
     for (id, said) in [(8, 8), (9, 7), (10, 10)] {
-        run(&mut gpu, 1, id);
-        assert_eq!(completed(&gpu, 1), said);
+        run(&mut gpu, COPY, id);
+        assert_eq!(completed(&gpu, COPY), said);
     }
-    let head = gpu.head(1);
+    let head = gpu.head(COPY);
     lie(&gpu, &["head-never"]);
-    run(&mut gpu, 1, 17);
-    assert_eq!((completed(&gpu, 1), gpu.head(1)), (17, head));
+    run(&mut gpu, COPY, 17);
+    assert_eq!((completed(&gpu, COPY), gpu.head(COPY)), (17, head));
     lie(&gpu, &["head-out"]);
-    run(&mut gpu, 1, 18);
-    assert_eq!((completed(&gpu, 1), gpu.head(1)), (18, 0x10_0000));
+    run(&mut gpu, COPY, 18);
+    assert_eq!((completed(&gpu, COPY), gpu.head(COPY)), (18, 0x10_0000));
     lie(&gpu, &[]);
-    gpu.wait_for("honesty", |gpu| gpu.head(1) == gpu.tail(1));
+    gpu.wait_for("honesty", |gpu| gpu.head(COPY) == gpu.tail(COPY));
 }
 
 #[test]
 fn preemptions() {
     let mut gpu = Gpu::new();
-    let number = |gpu: &Gpu| gpu.preempted(1).number;
+    let number = |gpu: &Gpu| gpu.preempted(COPY).number;
     let late = Duration::from_millis(100);
-    run(&mut gpu, 1, 5);
+    run(&mut gpu, COPY, 5);
     lie(&gpu, &["preempt-late=100"]);
     let since = Instant::now();
-    assert_eq!(gpu.preempt(1, 1).fence, 1);
+    assert_eq!(gpu.preempt(COPY, 1).fence, 1);
     assert!(since.elapsed() >= late);
     // Of another engine, of this one.
     lie(&gpu, &["preempt-never=1"]);
-    assert_eq!(gpu.preempt(1, 1).number, 2);
+    assert_eq!(gpu.preempt(COPY, 1).number, 2);
     lie(&gpu, &["preempt-never=2"]);
-    gpu.ask_to_preempt(1, 2);
+    gpu.ask_to_preempt(COPY, 2);
     std::thread::sleep(late);
     assert_eq!((number(&gpu), gpu.counter(Counter::Preempt)), (2, 2));
     lie(&gpu, &[]);
@@ -158,8 +158,12 @@ fn preemptions() {
         ("interrupt-lost", 5),
     ]) {
         lie(&gpu, &[name]);
-        let record = gpu.preempt(1, fence);
-        assert_eq!((record.completed, completed(&gpu, 1)), (said, 5), "{name}");
+        let record = gpu.preempt(COPY, fence);
+        assert_eq!(
+            (record.completed, completed(&gpu, COPY)),
+            (said, 5),
+            "{name}"
+        );
     }
     for (name, count) in [
         ("preempt-interrupt-lost", 0),
@@ -167,17 +171,17 @@ fn preemptions() {
     ] {
         // Those before were raised when the engine has done something else.
         lie(&gpu, &[name]);
-        run(&mut gpu, 1, 5);
+        run(&mut gpu, COPY, 5);
         let before = gpu.lines.count(1);
-        gpu.preempt(1, 9);
-        run(&mut gpu, 1, 5);
+        gpu.preempt(COPY, 9);
+        run(&mut gpu, COPY, 5);
         assert_eq!(gpu.lines.count(1), before + count + 1, "{name}");
     }
     // A reset forgets what was asked for, as that of an honest device does.
     lie(&gpu, &["preempt-never"]);
-    gpu.ask_to_preempt(1, 10);
-    gpu.reset_engine(1);
-    gpu.start_engine(1);
+    gpu.ask_to_preempt(COPY, 10);
+    gpu.reset_engine(COPY);
+    gpu.start_engine(COPY);
     let before = number(&gpu);
     lie(&gpu, &[]);
     std::thread::sleep(late);
@@ -195,16 +199,16 @@ fn what_was_told_is_counted() {
         assert_eq!(gpu.device.told(), expected);
     };
     expect(&gpu, [0, 0, 0]);
-    gpu.ask_to_preempt(1, 1);
+    gpu.ask_to_preempt(COPY, 1);
     expect(&gpu, [1, 0, 0]);
-    run(&mut gpu, 1, 5);
+    run(&mut gpu, COPY, 5);
     expect(&gpu, [1, 1, 1]);
-    run(&mut gpu, 1, 6);
+    run(&mut gpu, COPY, 6);
     expect(&gpu, [1, 2, 2]);
     lie(&gpu, &[]);
-    gpu.wait_for("an answer", |gpu| gpu.preempted(1).number == 1);
+    gpu.wait_for("an answer", |gpu| gpu.preempted(COPY).number == 1);
     lie(&gpu, &["preempt-interrupt-doubled", "preempt-late=1"]);
-    gpu.preempt(1, 2);
+    gpu.preempt(COPY, 2);
     let told = gpu.device.told();
     assert_eq!(
         told,
@@ -220,11 +224,11 @@ fn ends_that_are_late() {
     let late = Duration::from_millis(100);
     lie(&gpu, &["end-late=100"]);
     let since = Instant::now();
-    run(&mut gpu, 1, 5);
-    gpu.wait_for("an end", |gpu| completed(gpu, 1) == 5);
+    run(&mut gpu, COPY, 5);
+    gpu.wait_for("an end", |gpu| completed(gpu, COPY) == 5);
     assert!(since.elapsed() >= late);
     let since = Instant::now();
-    assert_eq!(gpu.preempt(1, 1).fence, 1);
+    assert_eq!(gpu.preempt(COPY, 1).fence, 1);
     assert!(since.elapsed() >= late);
     assert_eq!(gpu.device.told(), [("end-late", 2)]);
 }
@@ -232,26 +236,26 @@ fn ends_that_are_late() {
 #[test]
 fn time_that_creeps() {
     let mut gpu = Gpu::new();
-    let ticks = gpu.ticks(1);
+    let ticks = gpu.ticks(COPY);
     lie(&gpu, &["ticks-creep"]);
-    run(&mut gpu, 1, 5);
-    gpu.wait_for("ticks", |gpu| gpu.ticks(1) >= ticks + 3);
-    assert_eq!((completed(&gpu, 1), gpu.head(1)), (0, 0));
+    run(&mut gpu, COPY, 5);
+    gpu.wait_for("ticks", |gpu| gpu.ticks(COPY) >= ticks + 3);
+    assert_eq!((completed(&gpu, COPY), gpu.head(COPY)), (0, 0));
     lie(&gpu, &[]);
-    gpu.wait_for("honesty", |gpu| completed(gpu, 1) == 5);
+    gpu.wait_for("honesty", |gpu| completed(gpu, COPY) == 5);
 }
 
 #[test]
 fn acknowledgements() {
     let mut gpu = Gpu::new();
     let late = Duration::from_millis(100);
-    let invalidated = |gpu: &Gpu| gpu.engine32(1, status::engine::INVALIDATE_ACK);
-    let reset = |gpu: &Gpu| gpu.engine32(1, status::engine::RESET_ACK);
+    let invalidated = |gpu: &Gpu| gpu.engine32(COPY, status::engine::INVALIDATE_ACK);
+    let reset = |gpu: &Gpu| gpu.engine32(COPY, status::engine::RESET_ACK);
     let snapshot = |gpu: &Gpu| gpu.system32(STATUS + status::SNAPSHOT_ACK);
     type Field = fn(&Gpu) -> u32;
     let fields: [(&str, Field, u32, u32); 3] = [
         ("invalidate", invalidated, regs::INVALIDATE.into(), 1 << 31),
-        ("reset", reset, engine::CTRL.of(EngineIndex::ALL[1]), RESET),
+        ("reset", reset, engine::CTRL.of(COPY), RESET),
         ("snapshot", snapshot, regs::SNAPSHOT.into(), 1),
     ];
     for (name, field, register, value) in fields {
@@ -285,7 +289,7 @@ fn acknowledgements() {
         lie(&gpu, &[]);
         gpu.wait_for(name, |gpu| field(gpu) == before + 1);
     }
-    gpu.start_engine(1);
+    gpu.start_engine(COPY);
 }
 
 /// An engine that is told to stop and does not goes on writing, and stops with the lie.
@@ -296,24 +300,24 @@ fn invalidations_of_another_address_space() {
     let place = |page: u64| Target::Vram(GpuPhys(vram::BASE + DATA + page * 0x1000));
     let signal = |value| Command::Signal { address: va, value };
     gpu.map_page(va, place(1), PageSize::Size4K, true);
-    gpu.run_buffer(0, &[signal(1)]);
+    gpu.run_buffer(COMPUTE, &[signal(1)]);
     gpu.map_page(va, place(2), PageSize::Size4K, true);
     lie(&gpu, &["invalidate-other"]);
     // By the CPU, and by another engine.
     gpu.invalidate(Some(ASID));
-    gpu.run(1, &[Command::Invalidate { asid: Some(ASID) }]);
-    gpu.run_buffer(0, &[signal(2)]);
+    gpu.run(COPY, &[Command::Invalidate { asid: Some(ASID) }]);
+    gpu.run_buffer(COMPUTE, &[signal(2)]);
     assert_eq!(gpu.vram64(DATA + 0x1000), 2);
     // All means all, and the system's its own.
     gpu.invalidate(None);
-    gpu.run_buffer(0, &[signal(3)]);
+    gpu.run_buffer(COMPUTE, &[signal(3)]);
     assert_eq!(gpu.vram64(DATA + 0x2000), 3);
 }
 
 #[test]
 fn resets_that_do_not_begin() {
     for (name, register, value) in [
-        ("engine-reset", engine::CTRL.of(EngineIndex::ALL[0]), RESET),
+        ("engine-reset", engine::CTRL.of(COMPUTE), RESET),
         ("adapter-reset", regs::DEVICE_CTRL.into(), 1),
     ] {
         for (end, late) in [
@@ -329,11 +333,11 @@ fn resets_that_do_not_begin() {
             let program = skua_asm::assemble(&source).unwrap();
             gpu.set_vram(DATA + 0x1000, &program.bytes());
             let dispatch = program.dispatch(DATA_VA + 0x1000, [1; 3], |_| None);
-            let (exec, _) = gpu.exec(0, &[Command::Dispatch(dispatch.unwrap())]);
+            let (exec, _) = gpu.exec(COMPUTE, &[Command::Dispatch(dispatch.unwrap())]);
             lie(&gpu, &[&format!("{name}-{end}")]);
-            gpu.start(0, &[exec]);
+            gpu.start(COMPUTE, &[exec]);
             gpu.wait_for("work", |gpu| gpu.vram32(DATA) != 0);
-            gpu.wait_state(0, EngineState::Running);
+            gpu.wait_state(COMPUTE, EngineState::Running);
             let since = Instant::now();
             gpu.write(register, value);
             if late.is_none() {
@@ -343,8 +347,7 @@ fn resets_that_do_not_begin() {
             }
             gpu.wait_for("the end", |gpu| {
                 gpu.device.is_ready()
-                    && gpu.read(engine::STATUS.of(EngineIndex::ALL[0]))
-                        == EngineState::Disabled as u32
+                    && gpu.read(engine::STATUS.of(COMPUTE)) == EngineState::Disabled as u32
             });
             assert!(late.is_none_or(|late| since.elapsed() >= late), "{name}");
             let seen = gpu.vram32(DATA);
@@ -371,13 +374,13 @@ fn faults() {
         ("fault-ahead", false, 1000),
     ] {
         let mut gpu = Gpu::new();
-        gpu.write(engine::CTRL.of(EngineIndex::ALL[1]), RESET);
+        gpu.write(engine::CTRL.of(COPY), RESET);
         gpu.wait_for("a reset", |gpu| {
-            gpu.engine32(1, status::engine::RESET_ACK) == 1
+            gpu.engine32(COPY, status::engine::RESET_ACK) == 1
         });
         // A ring that cannot be is a true fault.
-        gpu.write(engine::RING_SIZE.of(EngineIndex::ALL[1]), 1);
-        gpu.write(engine::CTRL.of(EngineIndex::ALL[1]), ENABLE);
+        gpu.write(engine::RING_SIZE.of(COPY), 1);
+        gpu.write(engine::CTRL.of(COPY), ENABLE);
         assert_eq!(gpu.wait_fault().reason, Reason::BadRing);
         lie(&gpu, &[name]);
         gpu.wait_for(name, |gpu| gpu.fault_put() > count);
@@ -394,12 +397,12 @@ fn faults() {
 fn reasons() {
     let mut gpu = Gpu::new();
     let fault = |gpu: &mut Gpu, resets: u32| {
-        gpu.write(engine::CTRL.of(EngineIndex::ALL[1]), RESET);
+        gpu.write(engine::CTRL.of(COPY), RESET);
         gpu.wait_for("a reset", |gpu| {
-            gpu.engine32(1, status::engine::RESET_ACK) == resets
+            gpu.engine32(COPY, status::engine::RESET_ACK) == resets
         });
-        gpu.write(engine::RING_SIZE.of(EngineIndex::ALL[1]), 1);
-        gpu.write(engine::CTRL.of(EngineIndex::ALL[1]), ENABLE);
+        gpu.write(engine::RING_SIZE.of(COPY), 1);
+        gpu.write(engine::CTRL.of(COPY), ENABLE);
         gpu.wait_fault()
     };
     let honest = fault(&mut gpu, 1);
@@ -422,7 +425,7 @@ fn interrupts() {
     for (name, count) in [("interrupt-lost", 0), ("interrupt-doubled", 2)] {
         let before = gpu.lines.count(1);
         lie(&gpu, &[name]);
-        run(&mut gpu, 1, 5);
+        run(&mut gpu, COPY, 5);
         assert_eq!(gpu.lines.count(1), before + count, "{name}");
     }
     lie(&gpu, &["interrupt-storm"]);
@@ -457,12 +460,12 @@ fn memory() {
     let mut gpu = Gpu::new();
     lie(&gpu, &["ring-scribble"]);
     gpu.wait_for("an overwritten ring", |gpu| {
-        gpu.vram64(gpu.ring_at(1) + 0x800) == u64::MAX
+        gpu.vram64(gpu.ring_at(COPY) + 0x800) == u64::MAX
     });
-    gpu.doorbell(1);
-    gpu.start(1, &[Command::Nop { words: 2 }]);
+    gpu.doorbell(COPY);
+    gpu.start(COPY, &[Command::Nop { words: 2 }]);
     gpu.wait_for("what came of it", |gpu| {
-        gpu.counter(Counter::Fault) == 1 || gpu.head(1) == 8
+        gpu.counter(Counter::Fault) == 1 || gpu.head(COPY) == 8
     });
 }
 
@@ -470,8 +473,8 @@ fn memory() {
 #[test]
 fn registers_of_engines_that_are_not_reset_yet() {
     let mut gpu = Gpu::new();
-    gpu.run_buffer(1, &[]);
-    gpu.wait_idle(1);
+    gpu.run_buffer(COPY, &[]);
+    gpu.wait_idle(COPY);
     lie(&gpu, &["adapter-reset-never"]);
     gpu.set(regs::DEVICE_CTRL::new().with_reset(true));
     assert!(!gpu.device.is_ready());
@@ -492,33 +495,37 @@ fn rings_that_are_not_enabled_are_left_alone() {
     let mut gpu = Gpu::new();
     let enable = |gpu: &Gpu, at, size| {
         let base = GpuPhys(vram::BASE + at);
-        gpu.set_engine(1, engine::RING_BASE::new().with_address(base));
-        gpu.set_engine(1, engine::RING_SIZE::new().with_bytes(size));
-        gpu.set_engine(1, engine::CTRL::new().with_enable(true));
+        gpu.set_engine(COPY, engine::RING_BASE::new().with_address(base));
+        gpu.set_engine(COPY, engine::RING_SIZE::new().with_bytes(size));
+        gpu.set_engine(COPY, engine::CTRL::new().with_enable(true));
     };
     let scribbled = |gpu: &Gpu, at| gpu.vram64(at) == u64::MAX;
-    let places = [DATA, DATA + 0x1000, gpu.ring_at(1)];
+    let places = [DATA, DATA + 0x1000, gpu.ring_at(COPY)];
     places.iter().for_each(|at| gpu.set_vram64(*at, 1));
     // It is enabled already.
     enable(&gpu, DATA, 0x1000);
-    gpu.reset_engine(1);
+    gpu.reset_engine(COPY);
     enable(&gpu, DATA + 0x1000, 0x1800);
     assert_eq!(gpu.wait_fault().reason, Reason::BadRing);
     lie(&gpu, &["ring-scribble"]);
     // The other one's is overwritten again and again.
     for _ in 0..3 {
-        gpu.set_vram64(gpu.ring_at(0), 0);
-        gpu.wait_for("an overwritten ring", |gpu| scribbled(gpu, gpu.ring_at(0)));
+        gpu.set_vram64(gpu.ring_at(COMPUTE), 0);
+        gpu.wait_for("an overwritten ring", |gpu| {
+            scribbled(gpu, gpu.ring_at(COMPUTE))
+        });
     }
     for at in places {
         assert!(!scribbled(&gpu, at), "{at:#x}");
     }
-    gpu.reset_engine(0);
-    gpu.set_vram64(gpu.ring_at(0), 0);
+    gpu.reset_engine(COMPUTE);
+    gpu.set_vram64(gpu.ring_at(COMPUTE), 0);
     std::thread::sleep(Duration::from_millis(20));
-    assert!(!scribbled(&gpu, gpu.ring_at(0)));
+    assert!(!scribbled(&gpu, gpu.ring_at(COMPUTE)));
     gpu.set(regs::DEVICE_CTRL::new().with_reset(true));
     gpu.wait_for("READY", |gpu| gpu.device.is_ready());
     gpu.set_up();
-    gpu.wait_for("an overwritten ring", |gpu| scribbled(gpu, gpu.ring_at(0)));
+    gpu.wait_for("an overwritten ring", |gpu| {
+        scribbled(gpu, gpu.ring_at(COMPUTE))
+    });
 }

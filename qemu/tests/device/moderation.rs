@@ -8,7 +8,7 @@ use skua_spec::command::Command;
 use skua_spec::preemption::Level;
 use skua_spec::regs::engine;
 use skua_spec::status::{self, Counter, EngineState};
-use skua_testbed::{Gpu, CONTEXT, DATA, DATA_VA};
+use skua_testbed::{Gpu, COMPUTE, CONTEXT, DATA, DATA_VA};
 
 use crate::preemption::{at_level, AREA};
 
@@ -20,11 +20,11 @@ fn moderated(ticks: u16, ends: u8) -> Gpu {
         ..Options::default()
     });
     gpu.set_save_area(CONTEXT, Some(AREA));
-    gpu.set_engine(0, engine::CTRL::new().with_reset(true));
+    gpu.set_engine(COMPUTE, engine::CTRL::new().with_reset(true));
     advance(&gpu, 0);
     let moderation = engine::MODERATION::new().with_ticks(ticks).with_ends(ends);
-    gpu.set_engine(0, moderation);
-    gpu.start_engine(0);
+    gpu.set_engine(COMPUTE, moderation);
+    gpu.start_engine(COMPUTE);
     gpu
 }
 
@@ -53,11 +53,11 @@ fn ends_under_load(gpu: &mut Gpu, count: u64) {
         address: DATA_VA,
         bytes: 0x4_0000,
     };
-    let (exec, _) = gpu.exec(0, &[fill; 100]);
+    let (exec, _) = gpu.exec(COMPUTE, &[fill; 100]);
     let mut commands = fences(count);
     commands.push(exec);
-    gpu.start(0, &commands);
-    while gpu.engine64(0, status::engine::COMPLETED_FENCE) != count {
+    gpu.start(COMPUTE, &commands);
+    while gpu.engine64(COMPUTE, status::engine::COMPLETED_FENCE) != count {
         advance(gpu, 1);
     }
 }
@@ -66,7 +66,7 @@ fn ends_under_load(gpu: &mut Gpu, count: u64) {
 fn ends_wait_for_so_many_ticks() {
     let mut gpu = moderated(1000, 0);
     ends_under_load(&mut gpu, 1);
-    let since = gpu.ticks(0);
+    let since = gpu.ticks(COMPUTE);
     advance(&gpu, 990);
     assert_eq!(raised(&gpu), 0, "since {since}");
     advance(&gpu, 10);
@@ -83,7 +83,7 @@ fn ends_wait_for_so_many_ticks() {
     // And there is no other one.
     advance(&gpu, 100_000);
     assert_eq!(
-        (raised(&gpu), gpu.state(0)),
+        (raised(&gpu), gpu.state(COMPUTE)),
         (1, EngineState::Running as u32)
     );
 }
@@ -94,7 +94,7 @@ fn so_many_ends_wait_and_no_more() {
     ends_under_load(&mut gpu, 11);
     assert_eq!(raised(&gpu), 2, "three wait");
     // Nothing is lost with the engine's work.
-    gpu.set_engine(0, engine::CTRL::new().with_reset(true));
+    gpu.set_engine(COMPUTE, engine::CTRL::new().with_reset(true));
     advance(&gpu, 0);
     assert_eq!(raised(&gpu), 3);
 }
@@ -102,24 +102,24 @@ fn so_many_ends_wait_and_no_more() {
 #[test]
 fn an_engine_that_does_not_work_keeps_nobody_waiting() {
     let mut gpu = moderated(u16::MAX, 0);
-    gpu.start(0, &fences(3));
+    gpu.start(COMPUTE, &fences(3));
     advance(&gpu, u64::MAX);
     assert_eq!(raised(&gpu), 1, "idle");
 
     gpu.clear_vram(DATA, 8);
     let address = vram::BASE + DATA;
     let wait = Command::Wait { address, value: 1 };
-    gpu.start(0, &[fences(1)[0], wait]);
+    gpu.start(COMPUTE, &[fences(1)[0], wait]);
     advance(&gpu, u64::MAX);
-    assert_eq!(gpu.state(0), EngineState::Waiting as u32);
+    assert_eq!(gpu.state(COMPUTE), EngineState::Waiting as u32);
     assert_eq!(raised(&gpu), 2, "waiting");
 
     gpu.set_vram64(DATA, 1);
     let address = 8;
     let fault = Command::Wait { address, value: 1 };
-    gpu.start(0, &[fences(1)[0], fault]);
+    gpu.start(COMPUTE, &[fences(1)[0], fault]);
     advance(&gpu, u64::MAX);
-    assert_eq!(gpu.state(0), EngineState::Faulted as u32);
+    assert_eq!(gpu.state(COMPUTE), EngineState::Faulted as u32);
     assert_eq!(raised(&gpu), 3, "faulted");
 }
 
@@ -128,9 +128,9 @@ fn an_engine_that_does_not_work_keeps_nobody_waiting() {
 fn an_engine_that_is_preempted_keeps_nobody_waiting() {
     let mut gpu = moderated(u16::MAX, 0);
     ends_under_load(&mut gpu, 3);
-    gpu.ask_to_preempt(0, 1);
+    gpu.ask_to_preempt(COMPUTE, 1);
     advance(&gpu, u64::MAX);
-    assert_eq!(gpu.preempted(0).fence, 1);
+    assert_eq!(gpu.preempted(COMPUTE).fence, 1);
     // One for the record, and one for all that waited.
     assert_eq!(raised(&gpu), 2);
 }

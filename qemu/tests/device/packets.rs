@@ -9,14 +9,14 @@ use skua_spec::fault::Reason;
 use skua_spec::number::Asid;
 use skua_spec::status::{self, Counter, EngineState};
 use skua_spec::ticks;
-use skua_testbed::{Gpu, BUFFER_VA, COLD, CONTEXT, DATA_VA};
+use skua_testbed::{Gpu, BUFFER_VA, COLD, COMPUTE, CONTEXT, COPY, DATA_VA};
 
 #[test]
 fn an_empty_packet() {
     let mut gpu = Gpu::new();
     for (start, end) in [(0, 0), (0x1000, 0x1000), (0xffff_fff8, 0xffff_fff8)] {
         gpu.run(
-            0,
+            COMPUTE,
             &[Command::Exec {
                 context: vram::BASE + CONTEXT,
                 base: 0xdead_0000,
@@ -27,7 +27,7 @@ fn an_empty_packet() {
                 resume: false,
             }],
         );
-        let completed = gpu.engine64(0, status::engine::COMPLETED_FENCE);
+        let completed = gpu.engine64(COMPUTE, status::engine::COMPLETED_FENCE);
         assert_eq!(completed, u64::from(start) + 1);
     }
     assert_eq!(gpu.lines.count(0), 0);
@@ -43,10 +43,10 @@ fn a_part_of_a_buffer() {
         address: DATA_VA + i * 8,
         value: i + 100,
     };
-    gpu.exec(0, &[signal(0), signal(1), signal(2), signal(3)]);
+    gpu.exec(COMPUTE, &[signal(0), signal(1), signal(2), signal(3)]);
     gpu.clear_vram(skua_testbed::DATA, 64);
     gpu.run(
-        0,
+        COMPUTE,
         &[Command::Exec {
             context: vram::BASE + CONTEXT,
             base: BUFFER_VA,
@@ -61,7 +61,7 @@ fn a_part_of_a_buffer() {
         .map(|i| gpu.vram64(skua_testbed::DATA + i * 8))
         .collect();
     assert_eq!(values, [0, 101, 102, 0]);
-    assert_eq!(gpu.engine64(0, status::engine::COMPLETED_FENCE), 0);
+    assert_eq!(gpu.engine64(COMPUTE, status::engine::COMPLETED_FENCE), 0);
     assert_eq!(gpu.counter(Counter::BufferCommand), 2);
     // EXEC, two commands, and the pages of the buffer and the values.
     assert_eq!(gpu.vram64(CONTEXT + Descriptor::TICKS), 3 + 2 * COLD);
@@ -74,9 +74,9 @@ fn a_command_does_not_run_over_the_end_of_its_buffer() {
         address: DATA_VA,
         value: 1,
     };
-    gpu.exec(0, &[signal]);
+    gpu.exec(COMPUTE, &[signal]);
     gpu.start(
-        0,
+        COMPUTE,
         &[Command::Exec {
             context: vram::BASE + CONTEXT,
             base: BUFFER_VA,
@@ -101,7 +101,7 @@ fn the_time_of_contexts_adds_up() {
     gpu.write_context(other, Asid(9), 2, skua_testbed::root());
     for _ in 0..5 {
         let (exec, _) = gpu.exec(
-            1,
+            COPY,
             &[Command::Fill {
                 pattern: 0,
                 address: DATA_VA,
@@ -112,14 +112,14 @@ fn the_time_of_contexts_adds_up() {
         if let Command::Exec { context, .. } = &mut second {
             *context = vram::BASE + other;
         }
-        gpu.run(1, &[exec, second, second]);
+        gpu.run(COPY, &[exec, second, second]);
     }
     let ticks = |at| gpu.vram64(at + Descriptor::TICKS);
     // EXEC, FILL, 64 pieces of it. Each address space finds its buffer and the page once.
     assert_eq!(ticks(CONTEXT), 5 * 66 + 2 * COLD);
     assert_eq!(ticks(other), 10 * 66 + 2 * COLD);
     assert_eq!(gpu.vram64(other + Descriptor::PACKETS), 10);
-    assert_eq!(gpu.ticks(1), ticks(CONTEXT) + ticks(other));
+    assert_eq!(gpu.ticks(COPY), ticks(CONTEXT) + ticks(other));
 }
 
 /// The time that a cut packet used is in its descriptor when the reset is acknowledged.
@@ -127,7 +127,7 @@ fn the_time_of_contexts_adds_up() {
 fn a_reset_charges_the_time_but_ends_no_packet() {
     let mut gpu = Gpu::new();
     let (exec, _) = gpu.exec(
-        1,
+        COPY,
         &[
             Command::Fill {
                 pattern: 0,
@@ -140,22 +140,22 @@ fn a_reset_charges_the_time_but_ends_no_packet() {
             },
         ],
     );
-    gpu.start(1, &[exec]);
-    gpu.wait_state(1, EngineState::Waiting);
+    gpu.start(COPY, &[exec]);
+    gpu.wait_state(COPY, EngineState::Waiting);
     assert_eq!(gpu.vram64(CONTEXT + Descriptor::TICKS), 0);
-    gpu.reset_engine(1);
+    gpu.reset_engine(COPY);
     // EXEC, FILL, 64 pieces of it, WAIT; the buffer and the page.
     assert_eq!(gpu.vram64(CONTEXT + Descriptor::TICKS), 67 + 2 * COLD);
     assert_eq!(gpu.vram64(CONTEXT + Descriptor::PACKETS), 0);
     assert_eq!(gpu.counter(Counter::Packet), 0);
-    assert_eq!(gpu.engine64(1, status::engine::COMPLETED_FENCE), 0);
+    assert_eq!(gpu.engine64(COPY, status::engine::COMPLETED_FENCE), 0);
 }
 
 #[test]
 fn a_fault_charges_the_time_but_ends_no_packet() {
     let mut gpu = Gpu::new();
     gpu.run_buffer_to_fault(
-        1,
+        COPY,
         &[
             Command::Fill {
                 pattern: 0,
@@ -175,7 +175,7 @@ fn a_fault_charges_the_time_but_ends_no_packet() {
     assert_eq!(gpu.vram64(CONTEXT + Descriptor::TICKS), time);
     assert_eq!(gpu.vram64(CONTEXT + Descriptor::PACKETS), 0);
     assert_eq!(gpu.counter(Counter::Packet), 0);
-    assert_eq!(gpu.engine64(1, status::engine::COMPLETED_FENCE), 0);
-    assert_eq!(gpu.engine64(1, status::engine::CURRENT_FENCE), 0);
+    assert_eq!(gpu.engine64(COPY, status::engine::COMPLETED_FENCE), 0);
+    assert_eq!(gpu.engine64(COPY, status::engine::CURRENT_FENCE), 0);
     assert_eq!(gpu.lines.count(1), 0);
 }

@@ -11,9 +11,8 @@ use skua_gpu::device::Device;
 use skua_gpu::interrupt::Interrupts;
 use skua_gpu::options::Options;
 use skua_gpu::vram::Vram;
-use skua_spec::number::EngineIndex;
 use skua_spec::regs::engine;
-use skua_testbed::VRAM_BYTES;
+use skua_testbed::{COMPUTE, VRAM_BYTES};
 
 /// Set in the process that is to end.
 const CHILD: &str = "SKUA_GPU_PANICS";
@@ -34,7 +33,7 @@ fn a_panic_of_an_engine_ends_the_process() {
         let device = Device::new(&Options::default(), vram, Arc::new(Panics)).unwrap();
         device.set_bus_master(true);
         // No ring is there: a fault, which is reported with an interrupt.
-        let ctrl = engine::CTRL.of(EngineIndex::ALL[0]);
+        let ctrl = engine::CTRL.of(COMPUTE);
         device.write(ctrl.into(), &1_u32.to_le_bytes());
         // Longer than anything takes that does not hang; the process is to end meanwhile.
         std::thread::sleep(Duration::from_secs(20));

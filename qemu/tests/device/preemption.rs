@@ -22,8 +22,8 @@ use skua_spec::regs;
 use skua_spec::status::{self, Counter, EngineState};
 use skua_spec::ticks;
 use skua_testbed::{
-    Gpu, Stepped, ASID, BUFFER_VA, BUS, COLD, CONTEXT, CONTEXT_ID, DATA, DATA_VA, SAVE, SAVE_VA,
-    STATE, STATUS, SYSTEM_BYTES, SYSTEM_FREE,
+    Gpu, Stepped, ASID, BUFFER_VA, BUS, COLD, COMPUTE, CONTEXT, CONTEXT_ID, COPY, DATA, DATA_VA,
+    SAVE, SAVE_VA, STATE, STATUS, SYSTEM_BYTES, SYSTEM_FREE,
 };
 
 use crate::draw::{self, Point};
@@ -137,7 +137,7 @@ impl Driver {
 
     fn submit(&mut self) {
         let packets: Vec<Command> = self.packets.iter().copied().collect();
-        self.stepped.start(0, &packets);
+        self.stepped.start(COMPUTE, &packets);
     }
 
     fn shown(&self) -> Shown {
@@ -146,7 +146,7 @@ impl Driver {
 
     /// Takes note of what has ended.
     fn step(&mut self, budget: u64) -> Outcome {
-        let outcome = self.stepped.step(0, budget);
+        let outcome = self.stepped.step(COMPUTE, budget);
         if let Outcome::Completed { .. } = outcome {
             let Some(Command::Exec {
                 fence: Some(fence), ..
@@ -187,7 +187,7 @@ impl Driver {
             };
             let shown = self.shown();
             assert_eq!(fence, self.requests);
-            assert_eq!(shown.head, self.stepped.tail(0));
+            assert_eq!(shown.head, self.stepped.tail(COMPUTE));
             assert_eq!((shown.state, shown.current_fence), (EngineState::Idle, 0));
             assert_eq!(shown.context, 0);
             self.causes[cause as usize] += 1;
@@ -649,28 +649,28 @@ fn a_packet_in_wait_gives_way_to_who_signals() {
         let (waits, waits_fence) = stepped.exec_at(0, &words(&[wait(DATA_VA), after]));
         let (signals, signals_fence) = stepped.exec_at(0x1000, &words(&[signal(DATA_VA)]));
         let signals = exec_of(OTHER_CONTEXT, signals);
-        stepped.start(0, &[waits, signals]);
-        while stepped.step(0, 100) != Outcome::Waiting {}
+        stepped.start(COMPUTE, &[waits, signals]);
+        while stepped.step(COMPUTE, 100) != Outcome::Waiting {}
         let looked = stepped.tally.get(Counter::VramRead);
         stepped.cores[0].preempt(3);
         if level == Level::None {
             for _ in 0..100 {
-                assert_eq!(stepped.step(0, 100), Outcome::Waiting, "{name}");
+                assert_eq!(stepped.step(COMPUTE, 100), Outcome::Waiting, "{name}");
             }
             continue;
         }
         let cause = Cause::Waiting;
-        let mut outcome = stepped.step(0, 1);
+        let mut outcome = stepped.step(COMPUTE, 1);
         while outcome == Outcome::Busy {
-            outcome = stepped.step(0, 1);
+            outcome = stepped.step(COMPUTE, 1);
         }
         assert_eq!(outcome, Outcome::Preempted { fence: 3, cause }, "{name}");
-        stepped.start(0, &[signals]);
-        while stepped.step(0, 100) != Outcome::Idle {}
+        stepped.start(COMPUTE, &[signals]);
+        while stepped.step(COMPUTE, 100) != Outcome::Idle {}
         assert_eq!(stepped.cores[0].shown().completed_fence, signals_fence);
         assert_eq!(stepped.vram64(DATA + 8) & 0xffff_ffff, 0);
-        stepped.start(0, &[resumed(waits)]);
-        while stepped.step(0, 100) != Outcome::Idle {}
+        stepped.start(COMPUTE, &[resumed(waits)]);
+        while stepped.step(COMPUTE, 100) != Outcome::Idle {}
         assert_eq!(stepped.cores[0].shown().completed_fence, waits_fence);
         assert_eq!(stepped.vram32(DATA + 8), 1);
         assert!(stepped.tally.get(Counter::VramRead) > looked);
@@ -709,29 +709,29 @@ fn commands_of_the_ring() {
         interrupt: false,
     };
     stepped.clear_vram(DATA, 0x2000);
-    stepped.start(0, &[fill(0), fence(1), fill(0x1000), fence(2)]);
+    stepped.start(COMPUTE, &[fill(0), fence(1), fill(0x1000), fence(2)]);
     while stepped.vram32(DATA) == 0 {
-        stepped.step(0, 1);
+        stepped.step(COMPUTE, 1);
     }
     stepped.cores[0].preempt(7);
     let between = Outcome::Preempted {
         fence: 7,
         cause: Cause::Between,
     };
-    while stepped.step(0, 1) != between {}
+    while stepped.step(COMPUTE, 1) != between {}
     assert_eq!(stepped.vram32(DATA + 0xffc), 9);
     assert_eq!(stepped.vram32(DATA + 0x1000), 0);
     assert_eq!(stepped.cores[0].shown().completed_fence, 0);
 
     stepped.set_vram64(DATA, 0);
-    stepped.start(0, &[wait(vram::BASE + DATA), fence(3)]);
-    while stepped.step(0, 1) != Outcome::Waiting {}
+    stepped.start(COMPUTE, &[wait(vram::BASE + DATA), fence(3)]);
+    while stepped.step(COMPUTE, 1) != Outcome::Waiting {}
     stepped.cores[0].preempt(7);
-    assert_eq!(stepped.step(0, 1), between);
+    assert_eq!(stepped.step(COMPUTE, 1), between);
     // It is withdrawn, and nothing waits any more.
-    assert_eq!(stepped.step(0, 1), Outcome::Idle);
-    stepped.start(0, &[fence(4)]);
-    while stepped.step(0, 1) != Outcome::Idle {}
+    assert_eq!(stepped.step(COMPUTE, 1), Outcome::Idle);
+    stepped.start(COMPUTE, &[fence(4)]);
+    while stepped.step(COMPUTE, 1) != Outcome::Idle {}
     assert_eq!(stepped.cores[0].shown().completed_fence, 4);
 }
 
@@ -785,10 +785,10 @@ fn save_areas() {
             bytes,
         };
         stepped.set_save_area(CONTEXT, Some(area));
-        let (exec, fence) = stepped.exec(0, &[Command::Nop { words: 2 }]);
-        stepped.start(0, &[exec]);
+        let (exec, fence) = stepped.exec(COMPUTE, &[Command::Nop { words: 2 }]);
+        stepped.start(COMPUTE, &[exec]);
         let outcome = loop {
-            let outcome = stepped.step(0, 100);
+            let outcome = stepped.step(COMPUTE, 100);
             if matches!(outcome, Outcome::Idle | Outcome::Faulted(_)) {
                 break outcome;
             }
@@ -797,7 +797,7 @@ fn save_areas() {
             assert_eq!(outcome, Outcome::Idle, "{area:x?}");
             continue;
         };
-        let mut expected = stepped.expect(0, reason, Access::Fetch, base);
+        let mut expected = stepped.expect(COMPUTE, reason, Access::Fetch, base);
         (expected.command, expected.fence) = (0, fence);
         if reason == Reason::BadContext {
             (expected.asid, expected.context_id) = (Asid::SYSTEM, 0);
@@ -852,7 +852,7 @@ fn a_save_area_in_system_memory() {
 fn a_save_area_that_is_not_there() {
     let expected = |stepped: &Stepped, reason, access, address| Record {
         command: 0,
-        ..stepped.expect(0, reason, access, address)
+        ..stepped.expect(COMPUTE, reason, access, address)
     };
     // The first byte of a page that a state is in.
     let state_at = |page: u64| SAVE_VA + (page * PAGE_SIZE).max(IMAGE_SIZE.into());
@@ -910,7 +910,7 @@ fn a_save_area_that_is_not_there() {
         let mut driver = Driver::new(full, work);
         driver.advance(500);
         driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
-        let head = driver.stepped.tail(0) - 40;
+        let head = driver.stepped.tail(COMPUTE) - 40;
         forget(&mut driver.stepped, page);
         let saved = driver.stepped.saved(CONTEXT);
         let Outcome::Faulted(found) = driver.finish() else {
@@ -993,8 +993,8 @@ fn states_that_are_not_the_buffers() {
         change(&mut driver.stepped, &mut exec);
         let before = driver.memory();
         let saved = driver.stepped.saved(CONTEXT);
-        let head = driver.stepped.tail(0);
-        driver.stepped.start(0, &[exec]);
+        let head = driver.stepped.tail(COMPUTE);
+        driver.stepped.start(COMPUTE, &[exec]);
         let outcome = driver.finish();
         let expected = Record {
             reason: Reason::BadSave,
@@ -1003,9 +1003,12 @@ fn states_that_are_not_the_buffers() {
             command: head.into(),
             space: Space::GpuPhysical,
             fence: 1,
-            ..driver
-                .stepped
-                .expect(0, Reason::BadSave, Access::Fetch, vram::BASE + CONTEXT)
+            ..driver.stepped.expect(
+                COMPUTE,
+                Reason::BadSave,
+                Access::Fetch,
+                vram::BASE + CONTEXT,
+            )
         };
         assert_eq!(outcome, Outcome::Faulted(expected), "{name}");
         assert_eq!(driver.stepped.saved(CONTEXT), saved, "{name}");
@@ -1043,7 +1046,7 @@ fn a_state_is_restored_once_or_given_up() {
     let counts = driver.stepped.vram_bytes(COUNTERS, 0x400);
     assert!(counts.iter().all(|count| *count == 0));
     // Begun anew, the first packet does everything once more.
-    driver.stepped.start(0, &[exec]);
+    driver.stepped.start(COMPUTE, &[exec]);
     driver.packets.truncate(1);
     assert_eq!(driver.finish(), Outcome::Idle);
     assert_eq!(driver.stepped.saved(CONTEXT), 0);
@@ -1052,7 +1055,9 @@ fn a_state_is_restored_once_or_given_up() {
 
     let (mut driver, exec) = stopped();
     driver.packets.truncate(1);
-    driver.stepped.start(0, &[resumed(exec), resumed(exec)]);
+    driver
+        .stepped
+        .start(COMPUTE, &[resumed(exec), resumed(exec)]);
     let Outcome::Faulted(record) = driver.finish() else {
         panic!("it was restored twice");
     };
@@ -1100,7 +1105,7 @@ fn a_packet_goes_on_in_another_engine() {
         driver.preempt(100).unwrap_or_else(|o| panic!("{o:?}"));
         // All that an engine has, but for its ring and its time.
         let progress = driver.stepped.cores[0].take_progress();
-        driver.stepped.cores[0] = skua_testbed::new_core(0);
+        driver.stepped.cores[0] = skua_testbed::new_core(COMPUTE);
         driver.stepped.cores[0].set_progress(progress);
     }
     assert!(driver.memory() == whole.memory());
@@ -1257,7 +1262,7 @@ proptest! {
         }
         let untouched = driver.stepped.vram_bytes(0x40_0000, 0x10_0000);
         driver.packets.truncate(1);
-        driver.stepped.start(0, &[resumed(exec)]);
+        driver.stepped.start(COMPUTE, &[resumed(exec)]);
         for _ in 0..2000 {
             if matches!(driver.step(1000), Outcome::Idle | Outcome::Faulted(_)) {
                 break;
@@ -1266,8 +1271,8 @@ proptest! {
         prop_assert!(driver.stepped.vram_bytes(0x40_0000, 0x10_0000) == untouched);
         let stepped = &mut driver.stepped;
         stepped.set_up();
-        stepped.start(0, &[Command::Nop { words: 2 }]);
-        while stepped.step(0, 100) != Outcome::Idle {}
+        stepped.start(COMPUTE, &[Command::Nop { words: 2 }]);
+        while stepped.step(COMPUTE, 100) != Outcome::Idle {}
         prop_assert_eq!(stepped.cores[0].shown().head, 8);
     }
 
@@ -1629,7 +1634,7 @@ fn drawing_goes_on_from_what_was_saved() {
         driver.advance(1 + random.below(300));
         driver.preempt(100).unwrap_or_else(|o| panic!("{o:?}"));
         let progress = driver.stepped.cores[0].take_progress();
-        driver.stepped.cores[0] = skua_testbed::new_core(0);
+        driver.stepped.cores[0] = skua_testbed::new_core(COMPUTE);
         driver.stepped.cores[0].set_progress(progress);
     }
     assert!(driver.memory() == undisturbed.memory());
@@ -1680,7 +1685,7 @@ proptest! {
             driver.stepped.set_vram(STATE + at, &[value]);
         }
         let untouched = driver.stepped.vram_bytes(0x40_0000, 0x10_0000);
-        driver.stepped.start(0, &[resumed(exec)]);
+        driver.stepped.start(COMPUTE, &[resumed(exec)]);
         for _ in 0..2000 {
             if matches!(driver.step(1000), Outcome::Idle | Outcome::Faulted(_)) {
                 break;
@@ -1689,8 +1694,8 @@ proptest! {
         prop_assert!(driver.stepped.vram_bytes(0x40_0000, 0x10_0000) == untouched);
         let stepped = &mut driver.stepped;
         stepped.set_up();
-        stepped.start(0, &[Command::Nop { words: 2 }]);
-        while stepped.step(0, 100) != Outcome::Idle {}
+        stepped.start(COMPUTE, &[Command::Nop { words: 2 }]);
+        while stepped.step(COMPUTE, 100) != Outcome::Idle {}
         prop_assert_eq!(stepped.cores[0].shown().head, 8);
     }
 }
@@ -1715,9 +1720,9 @@ fn busy(preemption: Preemption) -> (Gpu, Command, u64) {
     gpu.set_vram(DATA + 0x100, &program.bytes());
     let at = DATA_VA + 0x100;
     let dispatch = program.dispatch(at, [1; 3], |_| Some(DATA_VA)).unwrap();
-    let (exec, fence) = gpu.exec(0, &[Command::Dispatch(dispatch)]);
-    gpu.start(0, &[exec]);
-    gpu.wait_packet(0, fence);
+    let (exec, fence) = gpu.exec(COMPUTE, &[Command::Dispatch(dispatch)]);
+    gpu.start(COMPUTE, &[exec]);
+    gpu.wait_packet(COMPUTE, fence);
     (gpu, exec, fence)
 }
 
@@ -1726,13 +1731,13 @@ fn a_record_and_its_interrupt() {
     let (mut gpu, exec, fence) = busy(Preemption::default());
     // What is behind it is held back.
     gpu.start(
-        0,
+        COMPUTE,
         &[Command::Fence {
             fence: 99,
             interrupt: true,
         }],
     );
-    let record = gpu.preempt(0, 0x1_0000_0005);
+    let record = gpu.preempt(COMPUTE, 0x1_0000_0005);
     assert_eq!((record.fence, record.completed), (0x1_0000_0005, 0));
     assert_eq!((record.cause, record.number), (Cause::Within, 1));
     gpu.wait_for("the interrupt", |gpu| gpu.lines.count(0) == 1);
@@ -1740,10 +1745,10 @@ fn a_record_and_its_interrupt() {
     let page = gpu.lines.page(0);
     assert_eq!(page[status::engine::PREEMPT_SEQ as usize], 1);
     assert_eq!(
-        (gpu.state(0), gpu.head(0)),
-        (EngineState::Idle as u32, gpu.tail(0))
+        (gpu.state(COMPUTE), gpu.head(COMPUTE)),
+        (EngineState::Idle as u32, gpu.tail(COMPUTE))
     );
-    assert_eq!(gpu.engine64(0, status::engine::CURRENT_FENCE), 0);
+    assert_eq!(gpu.engine64(COMPUTE, status::engine::CURRENT_FENCE), 0);
     assert!(gpu.vram64(CONTEXT + Descriptor::TICKS) > 0);
     assert_eq!(gpu.vram64(CONTEXT + Descriptor::PACKETS), 0);
     let saved = u64::from(gpu.saved(CONTEXT));
@@ -1759,31 +1764,31 @@ fn a_record_and_its_interrupt() {
         assert_eq!(gpu.counter(counter), count, "{counter:?}");
     }
     // An engine that has nothing to do says so.
-    let record = gpu.preempt(0, 6);
+    let record = gpu.preempt(COMPUTE, 6);
     assert_eq!((record.cause, record.number), (Cause::Idle, 2));
     assert_eq!(gpu.counter(Counter::PreemptIdle), 1);
     // It goes on from the present tail.
-    gpu.start(0, &[resumed(exec)]);
+    gpu.start(COMPUTE, &[resumed(exec)]);
     gpu.set_vram64(DATA + 8, 1);
-    gpu.wait_fence(0, fence);
+    gpu.wait_fence(COMPUTE, fence);
     assert_eq!(gpu.vram64(DATA), 1);
     assert_eq!(gpu.vram64(CONTEXT + Descriptor::PACKETS), 1);
     assert_eq!(gpu.counter(Counter::RestoredBytes), saved);
-    assert_ne!(gpu.engine64(0, status::engine::COMPLETED_FENCE), 99);
+    assert_ne!(gpu.engine64(COMPUTE, status::engine::COMPLETED_FENCE), 99);
 }
 
 #[test]
 fn one_request_at_a_time() {
     let (mut gpu, _, fence) = busy(at_level(Level::DmaBuffer));
-    gpu.ask_to_preempt(0, 5);
-    gpu.ask_to_preempt(0, 6);
+    gpu.ask_to_preempt(COMPUTE, 5);
+    gpu.ask_to_preempt(COMPUTE, 6);
     // The engines answer all the same.
     gpu.invalidate(None);
-    gpu.run(1, &[Command::Invalidate { asid: None }]);
-    assert_eq!(gpu.preempted(0).number, 0);
+    gpu.run(COPY, &[Command::Invalidate { asid: None }]);
+    assert_eq!(gpu.preempted(COMPUTE).number, 0);
     gpu.set_vram64(DATA + 8, 1);
-    gpu.wait_for("a record", |gpu| gpu.preempted(0).number == 1);
-    let record = gpu.preempted(0);
+    gpu.wait_for("a record", |gpu| gpu.preempted(COMPUTE).number == 1);
+    let record = gpu.preempted(COMPUTE);
     assert_eq!((record.fence, record.completed), (5, fence));
     assert_eq!(
         (
@@ -1793,17 +1798,17 @@ fn one_request_at_a_time() {
         (1, 1)
     );
     // The other engine was asked nothing; a disabled one is not.
-    assert_eq!(gpu.preempted(1).number, 0);
-    gpu.reset_engine(1);
-    gpu.ask_to_preempt(1, 7);
+    assert_eq!(gpu.preempted(COPY).number, 0);
+    gpu.reset_engine(COPY);
+    gpu.ask_to_preempt(COPY, 7);
     assert_eq!(gpu.counter(Counter::PreemptIgnored), 2);
     // Nor one that is faulted.
-    gpu.run_words_to_fault(0, &[u32::MAX, 0]);
-    gpu.ask_to_preempt(0, 8);
+    gpu.run_words_to_fault(COMPUTE, &[u32::MAX, 0]);
+    gpu.ask_to_preempt(COMPUTE, 8);
     assert_eq!(gpu.counter(Counter::PreemptIgnored), 3);
-    gpu.reset_engine(0);
-    gpu.start_engine(0);
-    assert_eq!(gpu.preempt(0, 9).number, 2);
+    gpu.reset_engine(COMPUTE);
+    gpu.start_engine(COMPUTE);
+    assert_eq!(gpu.preempt(COMPUTE, 9).number, 2);
 }
 
 /// The tick of a packet behind which it stops says where its engine looks whether it is to: every
@@ -1814,10 +1819,10 @@ fn an_engine_that_draws_its_steps_stops_anywhere() {
         let stop = |seed| {
             let (gpu, ..) = busy(Preemption::default());
             gpu.device.draw_steps(seed);
-            let ticks = |gpu: &Gpu| gpu.engine64(0, status::engine::TICKS);
+            let ticks = |gpu: &Gpu| gpu.engine64(COMPUTE, status::engine::TICKS);
             let before = ticks(&gpu);
             gpu.wait_for("some steps", |gpu| ticks(gpu) > before + 100_000);
-            gpu.preempt(0, 1);
+            gpu.preempt(COMPUTE, 1);
             gpu.vram64(CONTEXT + Descriptor::TICKS) % 4096
         };
         seeds.into_iter().map(stop).collect()
@@ -1829,25 +1834,28 @@ fn an_engine_that_draws_its_steps_stops_anywhere() {
 #[test]
 fn resets_forget_the_request() {
     let (mut gpu, ..) = busy(at_level(Level::DmaBuffer));
-    gpu.ask_to_preempt(0, 5);
-    gpu.reset_engine(0);
-    assert_eq!(gpu.preempted(0).number, 0);
-    gpu.start_engine(0);
-    gpu.run(0, &[Command::Nop { words: 2 }]);
-    assert_eq!(gpu.preempted(0).number, 0);
-    let record = gpu.preempt(0, 6);
+    gpu.ask_to_preempt(COMPUTE, 5);
+    gpu.reset_engine(COMPUTE);
+    assert_eq!(gpu.preempted(COMPUTE).number, 0);
+    gpu.start_engine(COMPUTE);
+    gpu.run(COMPUTE, &[Command::Nop { words: 2 }]);
+    assert_eq!(gpu.preempted(COMPUTE).number, 0);
+    let record = gpu.preempt(COMPUTE, 6);
     assert_eq!((record.fence, record.number), (6, 1));
     // An adapter reset forgets the records as well.
-    gpu.ask_to_preempt(0, 7);
+    gpu.ask_to_preempt(COMPUTE, 7);
     gpu.set(regs::DEVICE_CTRL::new().with_reset(true));
     gpu.wait_for("READY", |gpu| gpu.get(regs::DEVICE_STATUS).ready());
     gpu.set_system(STATUS, &[0xff; 64]);
     gpu.set_up();
     gpu.wait_for("a block", |gpu| {
-        gpu.engine32(0, status::engine::RESET_ACK) != u32::MAX
+        gpu.engine32(COMPUTE, status::engine::RESET_ACK) != u32::MAX
     });
-    assert_eq!((gpu.preempted(0).fence, gpu.preempted(0).number), (0, 0));
-    let record = gpu.preempt(0, 8);
+    assert_eq!(
+        (gpu.preempted(COMPUTE).fence, gpu.preempted(COMPUTE).number),
+        (0, 0)
+    );
+    let record = gpu.preempt(COMPUTE, 8);
     assert_eq!(
         (record.fence, record.cause, record.number),
         (8, Cause::Idle, 1)
@@ -1875,14 +1883,14 @@ fn completion_and_preemption_at_once() {
     let mut long = 1000;
     for round in 0..1000 {
         let (mut exec, fence) = gpu.exec_at(0, &commands);
-        gpu.start(0, &[exec]);
+        gpu.start(COMPUTE, &[exec]);
         for _ in 0..random.below(long) {
             std::hint::spin_loop();
         }
         loop {
-            let record = gpu.preempt(0, round);
+            let record = gpu.preempt(COMPUTE, round);
             causes[record.cause as usize] += 1;
-            let completed = gpu.engine64(0, status::engine::COMPLETED_FENCE);
+            let completed = gpu.engine64(COMPUTE, status::engine::COMPLETED_FENCE);
             assert_eq!(record.completed, completed);
             if completed == fence {
                 assert_eq!(record.cause, Cause::Idle);
@@ -1894,7 +1902,7 @@ fn completion_and_preemption_at_once() {
             if record.cause.is_saved() {
                 exec = resumed(exec);
             }
-            gpu.start(0, &[exec]);
+            gpu.start(COMPUTE, &[exec]);
             for _ in 0..random.below(long) {
                 std::hint::spin_loop();
             }
@@ -1918,7 +1926,10 @@ fn completion_and_preemption_at_once() {
 #[test]
 fn a_bad_tail_is_not_withdrawn() {
     let (mut gpu, ..) = busy(Preemption::default());
-    gpu.set_engine(0, regs::engine::DOORBELL::new().with_tail(0xffff_fff1));
-    gpu.preempt(0, 5);
+    gpu.set_engine(
+        COMPUTE,
+        regs::engine::DOORBELL::new().with_tail(0xffff_fff1),
+    );
+    gpu.preempt(COMPUTE, 5);
     assert_eq!(gpu.wait_fault().reason, Reason::BadRing);
 }

@@ -9,7 +9,7 @@ use skua_spec::address::{BusAddr, GpuPhys};
 use skua_spec::command::{Command, Dispatch};
 use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::status::Counter;
-use skua_testbed::{Gpu, BUS, COLD, DATA, DATA_VA, SYSTEM_FREE};
+use skua_testbed::{Gpu, BUS, COLD, COMPUTE, DATA, DATA_VA, SYSTEM_FREE};
 
 /// Data of the tests of this file.
 const OUT: u64 = DATA_VA + 0x1_0000;
@@ -30,7 +30,7 @@ fn load(gpu: &Gpu, source: &str, groups: [u32; 3]) -> Dispatch {
 
 fn run(gpu: &mut Gpu, source: &str, groups: [u32; 3]) {
     let dispatch = load(gpu, source, groups);
-    gpu.run_buffer(0, &[Command::Dispatch(dispatch)]);
+    gpu.run_buffer(COMPUTE, &[Command::Dispatch(dispatch)]);
 }
 
 /// Runs a program on the device and on the reference and compares `bytes` bytes at [`OUT`].
@@ -44,7 +44,7 @@ fn compare(gpu: &mut Gpu, source: &str, groups: [u32; 3], bytes: usize) {
     buffers.add(OUT, vec![0; 0x1_0000]);
     buffers.add(OUT + 0x1_0000, input);
     skua_reference::run(&program.bytes(), &dispatch, &mut buffers, u64::MAX).unwrap();
-    gpu.run_buffer(0, &[Command::Dispatch(dispatch)]);
+    gpu.run_buffer(COMPUTE, &[Command::Dispatch(dispatch)]);
     assert!(
         gpu.vram_bytes(OUT_AT, bytes) == buffers.get(OUT).unwrap()[..bytes],
         "{source}"
@@ -151,7 +151,7 @@ fn a_wave_that_stays_together_issues_each_instruction_once() {
     // Four waves, 1 + 20 + 1 instructions.
     assert_eq!(gpu.counter(Counter::Instruction) - before, 4 * 22);
     // EXEC, DISPATCH, instructions; the buffer and the program.
-    assert_eq!(gpu.ticks(0), 2 + 4 * 22 + 2 * COLD);
+    assert_eq!(gpu.ticks(COMPUTE), 2 + 4 * 22 + 2 * COLD);
     // Two ways of two instructions: each is issued once.
     let before = gpu.counter(Counter::Instruction);
     run(
@@ -584,10 +584,10 @@ fn atomics_against_the_cpu_in_both_memories() {
         gpu.set_vram64(OUT_AT, 0);
         gpu.set_system64(SYSTEM_FREE, 0);
         let dispatch = program.dispatch(DATA_VA, [1; 3], |_| Some(va)).unwrap();
-        let (exec, fence) = gpu.exec(0, &[Command::Dispatch(dispatch)]);
-        gpu.start(0, &[exec]);
+        let (exec, fence) = gpu.exec(COMPUTE, &[Command::Dispatch(dispatch)]);
+        gpu.start(COMPUTE, &[exec]);
         let mut ours = 0_u64;
-        while gpu.engine64(0, skua_spec::status::engine::COMPLETED_FENCE) < fence {
+        while gpu.engine64(COMPUTE, skua_spec::status::engine::COMPLETED_FENCE) < fence {
             let add = |slice: vm_memory::VolatileSlice<'_>| {
                 use vm_memory::VolatileMemory;
                 let slot = slice.get_atomic_ref::<std::sync::atomic::AtomicU64>(0);
@@ -648,7 +648,7 @@ fn the_longest_program() {
     let mut dispatch = load(&gpu, "exit", [1; 3]);
     gpu.set_vram(DATA, &bytes);
     dispatch.program_bytes = bytes.len() as u32;
-    gpu.run_buffer(0, &[Command::Dispatch(dispatch)]);
+    gpu.run_buffer(COMPUTE, &[Command::Dispatch(dispatch)]);
     assert_eq!(gpu.counter(Counter::Instruction), 8192);
 }
 
@@ -676,12 +676,12 @@ fn a_program_is_kept_until_the_cache_is_flushed() {
         bytes: one.len() as u64,
     };
     let run = Command::Dispatch(dispatch);
-    gpu.run_buffer(0, &[run, replace, run]);
+    gpu.run_buffer(COMPUTE, &[run, replace, run]);
     assert_eq!(gpu.vram32(OUT_AT), 2);
-    gpu.run_buffer(0, &[run]);
+    gpu.run_buffer(COMPUTE, &[run]);
     assert_eq!(gpu.vram32(OUT_AT), 12);
     gpu.set_vram(DATA, &one);
-    gpu.run_buffer(0, &[run, replace, Command::FlushCache, run]);
+    gpu.run_buffer(COMPUTE, &[run, replace, Command::FlushCache, run]);
     assert_eq!(gpu.vram32(OUT_AT), 23);
 }
 
@@ -696,7 +696,7 @@ fn a_dispatch_in_the_ring_has_physical_addresses() {
     let dispatch = program
         .dispatch(vram::BASE + DATA, [1; 3], |_| Some(page + 4))
         .unwrap();
-    gpu.run(0, &[Command::Dispatch(dispatch)]);
+    gpu.run(COMPUTE, &[Command::Dispatch(dispatch)]);
     assert_eq!(gpu.system32(SYSTEM_FREE + 4), 99);
 }
 
@@ -713,12 +713,12 @@ fn the_tlb_serves_programs_too() {
     gpu.clear_vram(DATA + 0x1_0000, 0x2_0000);
     let dispatch = program.dispatch(DATA_VA, [1; 3], |_| Some(va)).unwrap();
     gpu.map_page(va, target(DATA + 0x1_0000), PageSize::Size4K, true);
-    gpu.run_buffer(0, &[Command::Dispatch(dispatch)]);
+    gpu.run_buffer(COMPUTE, &[Command::Dispatch(dispatch)]);
     gpu.map_page(va, target(DATA + 0x2_0000), PageSize::Size4K, true);
-    gpu.run_buffer(0, &[Command::Dispatch(dispatch)]);
+    gpu.run_buffer(COMPUTE, &[Command::Dispatch(dispatch)]);
     assert_eq!(gpu.vram32(DATA + 0x1_0000), 2);
     gpu.invalidate(Some(skua_testbed::ASID));
-    gpu.run_buffer(0, &[Command::Dispatch(dispatch)]);
+    gpu.run_buffer(COMPUTE, &[Command::Dispatch(dispatch)]);
     assert_eq!(gpu.vram32(DATA + 0x2_0000), 1);
 }
 
@@ -736,8 +736,8 @@ fn an_invalidation_reaches_a_program_that_runs() {
     gpu.clear_vram(DATA + 0x1_0000, 0x2_0000);
     gpu.map_page(va, target(DATA + 0x1_0000), PageSize::Size4K, true);
     let dispatch = program.dispatch(DATA_VA, [1; 3], |_| Some(va)).unwrap();
-    let (exec, _) = gpu.exec(0, &[Command::Dispatch(dispatch)]);
-    gpu.start(0, &[exec]);
+    let (exec, _) = gpu.exec(COMPUTE, &[Command::Dispatch(dispatch)]);
+    gpu.start(COMPUTE, &[exec]);
     gpu.wait_for("a store", |gpu| gpu.vram32(DATA + 0x1_0000) != 0);
     gpu.map_page(va, target(DATA + 0x2_0000), PageSize::Size4K, true);
     gpu.invalidate(Some(skua_testbed::ASID));
@@ -751,5 +751,5 @@ fn an_invalidation_reaches_a_program_that_runs() {
     gpu.invalidate(Some(skua_testbed::ASID));
     let fault = gpu.wait_fault();
     assert_eq!(fault.address, va);
-    gpu.reset_engine(0);
+    gpu.reset_engine(COMPUTE);
 }

@@ -11,7 +11,7 @@ use skua_spec::fault::{Access, Reason, Record};
 use skua_spec::number::Asid;
 use skua_spec::preemption::Cause;
 use skua_spec::status::Counter;
-use skua_testbed::{Stepped, BUFFER, BUFFER_VA, CONTEXT, DATA, DATA_VA};
+use skua_testbed::{Stepped, BUFFER, BUFFER_VA, COMPUTE, CONTEXT, DATA, DATA_VA};
 
 use crate::preemption::{words, AREA};
 
@@ -100,13 +100,13 @@ impl Rig {
     }
 
     fn start(&mut self, commands: &[Command]) {
-        self.stepped.start(0, commands);
+        self.stepped.start(COMPUTE, commands);
     }
 
     /// Works on to the end of the ring, a fault, or a stop.
     fn finish(&mut self) -> Outcome {
         for _ in 0..100_000 {
-            let outcome = self.stepped.step(0, 1000);
+            let outcome = self.stepped.step(COMPUTE, 1000);
             let is_end = matches!(
                 outcome,
                 Outcome::Idle | Outcome::Faulted(_) | Outcome::Preempted { .. }
@@ -216,8 +216,8 @@ fn what_is_preempted_stays_in_its_queue() {
     let queue = rig.stepped.vram_bytes(CONTEXT + QUEUE, 64);
     let list = [first, second].map(|number| rig.run(CONTEXT, number, false));
     rig.start(&list);
-    assert_eq!(rig.stepped.step(0, 500), Outcome::Busy);
-    assert_eq!(rig.stepped.step(0, 500), Outcome::Busy);
+    assert_eq!(rig.stepped.step(COMPUTE, 500), Outcome::Busy);
+    assert_eq!(rig.stepped.step(COMPUTE, 500), Outcome::Busy);
     rig.stepped.cores[0].preempt(1);
     let (fence, cause) = (1, Cause::Within);
     assert_eq!(rig.finish(), Outcome::Preempted { fence, cause });
@@ -335,7 +335,7 @@ fn a_packet_that_faults_stays_at_the_head() {
 fn exec_is_for_contexts_without_a_queue() {
     let mut rig = Rig::new();
     rig.enqueue(CONTEXT, &[mark(0)]);
-    let (exec, _) = rig.stepped.exec(0, &[mark(1)]);
+    let (exec, _) = rig.stepped.exec(COMPUTE, &[mark(1)]);
     let record = rig.fault(&[exec]);
     assert_eq!(record.reason, Reason::BadContext);
     assert_eq!((marks(&rig, 2), rig.head(CONTEXT)), (vec![0, 0], 0));

@@ -10,13 +10,14 @@ use skua_asm::assemble;
 use skua_gpu::vram;
 use skua_spec::aperture::PageSize;
 use skua_spec::command::{Command, Dispatch, MAX_ARGUMENTS};
+use skua_spec::number::EngineIndex;
 use skua_spec::regs;
-use skua_testbed::{Gpu, CONTEXT, DATA, DATA_VA, RING_BYTES, TABLES};
+use skua_testbed::{Gpu, COMPUTE, CONTEXT, COPY, DATA, DATA_VA, ENGINES, RING_BYTES, TABLES};
 
 use crate::aperture::layout;
 
 /// Lets the engine work for a moment, whatever it does, then resets it and uses it.
-fn survive(gpu: &mut Gpu, engine: u32) {
+fn survive(gpu: &mut Gpu, engine: EngineIndex) {
     let settled = |gpu: &Gpu| gpu.state(engine) != 2 || gpu.ticks(engine) > 100_000;
     for _ in 0..2000 {
         if settled(gpu) {
@@ -110,7 +111,7 @@ proptest! {
 
     #[test]
     fn ring_and_buffer_words(
-        words in prop::collection::vec(word(), 2..200), engine in 0_u32..2, tail in any::<u16>(),
+        words in prop::collection::vec(word(), 2..200), engine in prop::sample::select(&ENGINES[..]), tail in any::<u16>(),
     ) {
         let mut gpu = Gpu::new();
         let even = &words[..words.len() & !1];
@@ -143,7 +144,7 @@ proptest! {
         }
         let (source, bytes) = (DATA_VA, 0x1_0000);
         let copy = Command::Copy { source, destination: source + bytes, bytes };
-        for engine in 0..2 {
+        for engine in ENGINES {
             let (exec, _) = gpu.exec(engine, &[copy]);
             gpu.start(engine, &[exec]);
             survive(&mut gpu, engine);
@@ -152,9 +153,9 @@ proptest! {
             let old = gpu.vram64(CONTEXT + i * 8);
             gpu.set_vram64(CONTEXT + i * 8, if bits >> i & 1 != 0 { word } else { old });
         }
-        let (exec, _) = gpu.exec(1, &[copy]);
-        gpu.start(1, &[exec]);
-        survive(&mut gpu, 1);
+        let (exec, _) = gpu.exec(COPY, &[copy]);
+        gpu.start(COPY, &[exec]);
+        survive(&mut gpu, COPY);
     }
 
     #[test]
@@ -176,9 +177,9 @@ proptest! {
             arguments: [7; MAX_ARGUMENTS],
             argument_count: argument_count & !1,
         };
-        let (exec, _) = gpu.exec(0, &[Command::Dispatch(dispatch)]);
-        gpu.start(0, &[exec]);
-        survive(&mut gpu, 0);
+        let (exec, _) = gpu.exec(COMPUTE, &[Command::Dispatch(dispatch)]);
+        gpu.start(COMPUTE, &[exec]);
+        survive(&mut gpu, COMPUTE);
     }
 
     #[test]
@@ -203,6 +204,6 @@ proptest! {
         gpu.wait_for("the adapter", |gpu| gpu.device.is_ready());
         gpu.set_system(0, &[0; 4096]);
         gpu.set_up();
-        gpu.run(0, &[Command::Nop { words: 2 }]);
+        gpu.run(COMPUTE, &[Command::Nop { words: 2 }]);
     }
 }

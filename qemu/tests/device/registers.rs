@@ -7,7 +7,7 @@ use skua_spec::address::BusAddr;
 use skua_spec::register::{Access, Half, Reset};
 use skua_spec::regs::{self, Decoded, DeviceRegister, EngineRegister};
 use skua_spec::status::{self, Counter, EngineState};
-use skua_testbed::{Gpu, BUS, GART_TABLE, STATUS, VRAM_BYTES};
+use skua_testbed::{Gpu, BUS, COMPUTE, ENGINES, GART_TABLE, STATUS, VRAM_BYTES};
 
 /// What the device is: offset and value of the registers that no reset changes.
 const FIXED: [(u32, u64); 19] = [
@@ -148,7 +148,7 @@ fn enabling_the_status_page_writes_it() {
     assert_eq!(gpu.fault_put(), 0);
     assert_eq!(gpu.system32(STATUS + status::FAULTS_DROPPED), 0);
     assert_eq!(gpu.system32(STATUS + status::SNAPSHOT_ACK), 2);
-    for engine in 0..2 {
+    for engine in ENGINES {
         gpu.wait_for("the engine's block", |gpu| {
             gpu.engine32(engine, status::engine::RESET_ACK) == 0
         });
@@ -174,13 +174,13 @@ fn a_disabled_status_page_is_not_written() {
         fence: 99,
         interrupt: true,
     };
-    gpu.start(0, &[command]);
+    gpu.start(COMPUTE, &[command]);
     gpu.wait_for("the interrupt", |gpu| gpu.lines.count(0) == 1);
     gpu.write(regs::SNAPSHOT, 0);
     assert_eq!(gpu.system_bytes(STATUS, 4096), before);
     // What was missed is there when it is enabled again.
     gpu.write(regs::STATUS_CTRL, 1);
-    gpu.wait_fence(0, 99);
+    gpu.wait_fence(COMPUTE, 99);
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_status_page_that_nothing_answers_is_survived() {
         fence: 5,
         interrupt: true,
     };
-    gpu.start(0, &[command]);
+    gpu.start(COMPUTE, &[command]);
     gpu.wait_for("the interrupt", |gpu| gpu.lines.count(0) == 1);
     assert!(gpu.counter(Counter::BusError) > before);
 }

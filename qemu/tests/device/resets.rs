@@ -10,7 +10,7 @@ use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::register::Reset;
 use skua_spec::regs::{self, engine, Decoded};
 use skua_spec::status::{self, Counter, EngineState};
-use skua_testbed::{Gpu, DATA, DATA_VA, STATUS};
+use skua_testbed::{Gpu, COMPUTE, COPY, DATA, DATA_VA, STATUS};
 
 /// A program that never ends.
 fn endless(gpu: &Gpu) -> Command {
@@ -76,10 +76,10 @@ fn jobs(gpu: &mut Gpu) -> Vec<(Command, EngineState)> {
 
 /// Keeps engine 0 busy with one of [`jobs`]. Returns the fence id of its packet, which has begun.
 fn begin(gpu: &mut Gpu, (job, state): (Command, EngineState)) -> u64 {
-    let (exec, fence) = gpu.exec(0, &[job]);
-    gpu.start(0, &[exec]);
-    gpu.wait_packet(0, fence);
-    gpu.wait_state(0, state);
+    let (exec, fence) = gpu.exec(COMPUTE, &[job]);
+    gpu.start(COMPUTE, &[exec]);
+    gpu.wait_packet(COMPUTE, fence);
+    gpu.wait_state(COMPUTE, state);
     fence
 }
 
@@ -88,22 +88,22 @@ fn an_engine_reset_stops_everything_and_nothing_else() {
     let mut gpu = Gpu::new();
     for job in jobs(&mut gpu) {
         begin(&mut gpu, job);
-        gpu.reset_engine(0);
-        assert_eq!(gpu.state(0), EngineState::Disabled as u32);
-        assert_eq!(gpu.head(0), 0);
-        assert_eq!(gpu.engine64(0, status::engine::CURRENT_FENCE), 0);
-        assert_eq!(gpu.get_engine(0, engine::CTRL), engine::CTRL::new());
+        gpu.reset_engine(COMPUTE);
+        assert_eq!(gpu.state(COMPUTE), EngineState::Disabled as u32);
+        assert_eq!(gpu.head(COMPUTE), 0);
+        assert_eq!(gpu.engine64(COMPUTE, status::engine::CURRENT_FENCE), 0);
+        assert_eq!(gpu.get_engine(COMPUTE, engine::CTRL), engine::CTRL::new());
         assert_eq!(
-            gpu.get_engine(0, engine::STATUS).state(),
+            gpu.get_engine(COMPUTE, engine::STATUS).state(),
             Some(EngineState::Disabled)
         );
-        assert_eq!(gpu.get_engine(0, engine::HEAD).offset(), 0);
-        assert_eq!(gpu.get_engine(0, engine::TAIL).offset(), 0);
+        assert_eq!(gpu.get_engine(COMPUTE, engine::HEAD).offset(), 0);
+        assert_eq!(gpu.get_engine(COMPUTE, engine::TAIL).offset(), 0);
         // The other engine works, and so does this one again.
-        gpu.run(1, &[Command::Nop { words: 2 }]);
-        gpu.start_engine(0);
+        gpu.run(COPY, &[Command::Nop { words: 2 }]);
+        gpu.start_engine(COMPUTE);
         gpu.run_buffer(
-            0,
+            COMPUTE,
             &[Command::Signal {
                 address: DATA_VA + 0x3000,
                 value: 9,
@@ -119,26 +119,32 @@ fn an_engine_reset_stops_everything_and_nothing_else() {
 fn a_reset_for_what_has_ended_is_void() {
     let mut gpu = Gpu::new();
     for (job, state) in jobs(&mut gpu) {
-        let (exec, ended) = gpu.exec(0, &[Command::Nop { words: 2 }]);
-        gpu.start(0, &[exec]);
-        gpu.wait_fence(0, ended);
+        let (exec, ended) = gpu.exec(COMPUTE, &[Command::Nop { words: 2 }]);
+        gpu.start(COMPUTE, &[exec]);
+        gpu.wait_fence(COMPUTE, ended);
         let endless = begin(&mut gpu, (job, state));
-        let before = gpu.engine32(0, status::engine::RESET_ACK);
+        let before = gpu.engine32(COMPUTE, status::engine::RESET_ACK);
         let reset = |gpu: &Gpu, fence, acks| {
-            gpu.set_engine(0, engine::RESET_FENCE::new().with_fence(fence));
-            gpu.set_engine(0, engine::CTRL::new().with_reset(true));
+            gpu.set_engine(COMPUTE, engine::RESET_FENCE::new().with_fence(fence));
+            gpu.set_engine(COMPUTE, engine::CTRL::new().with_reset(true));
             gpu.wait_for("a reset", |gpu| {
-                gpu.engine32(0, status::engine::RESET_ACK) == before.wrapping_add(acks)
+                gpu.engine32(COMPUTE, status::engine::RESET_ACK) == before.wrapping_add(acks)
             });
         };
         reset(&gpu, ended, 1);
-        assert_eq!(gpu.state(0), state as u32);
-        assert!(gpu.get_engine(0, engine::CTRL).enable());
-        assert_eq!(gpu.engine64(0, status::engine::CURRENT_FENCE), endless);
+        assert_eq!(gpu.state(COMPUTE), state as u32);
+        assert!(gpu.get_engine(COMPUTE, engine::CTRL).enable());
+        assert_eq!(
+            gpu.engine64(COMPUTE, status::engine::CURRENT_FENCE),
+            endless
+        );
         reset(&gpu, endless, 2);
-        assert_eq!(gpu.state(0), EngineState::Disabled as u32);
-        assert_eq!(gpu.engine64(0, status::engine::COMPLETED_FENCE), ended);
-        gpu.start_engine(0);
+        assert_eq!(gpu.state(COMPUTE), EngineState::Disabled as u32);
+        assert_eq!(
+            gpu.engine64(COMPUTE, status::engine::COMPLETED_FENCE),
+            ended
+        );
+        gpu.start_engine(COMPUTE);
     }
     assert_eq!(gpu.counter(Counter::EngineReset), 6);
 }
@@ -148,50 +154,53 @@ fn a_long_transfer_stops() {
     let mut gpu = Gpu::new();
     map_loop(&mut gpu);
     let (exec, _) = gpu.exec(
-        1,
+        COPY,
         &[Command::Fill {
             pattern: 3,
             address: LOOP_VA,
             bytes: 1 << 38,
         }],
     );
-    gpu.start(1, &[exec]);
+    gpu.start(COPY, &[exec]);
     // Time shows while it runs.
-    gpu.wait_for("ticks", |gpu| gpu.ticks(1) > 200_000);
-    assert_eq!(gpu.state(1), EngineState::Running as u32);
+    gpu.wait_for("ticks", |gpu| gpu.ticks(COPY) > 200_000);
+    assert_eq!(gpu.state(COPY), EngineState::Running as u32);
     gpu.invalidate(None);
-    gpu.reset_engine(1);
+    gpu.reset_engine(COPY);
 }
 
 #[test]
 fn resets_are_counted_one_by_one() {
     let mut gpu = Gpu::new();
     for _ in 0..10 {
-        gpu.set_engine(1, engine::CTRL::new().with_reset(true));
+        gpu.set_engine(COPY, engine::CTRL::new().with_reset(true));
     }
     gpu.wait_for("all resets", |gpu| {
-        gpu.engine32(1, status::engine::RESET_ACK) == 10
+        gpu.engine32(COPY, status::engine::RESET_ACK) == 10
     });
     assert_eq!(gpu.counter(Counter::EngineReset), 10);
     // Reset and enable in one write is a reset.
-    gpu.set_engine(1, engine::CTRL::new().with_reset(true).with_enable(true));
+    gpu.set_engine(COPY, engine::CTRL::new().with_reset(true).with_enable(true));
     gpu.wait_for("the reset", |gpu| {
-        gpu.engine32(1, status::engine::RESET_ACK) == 11
+        gpu.engine32(COPY, status::engine::RESET_ACK) == 11
     });
-    assert_eq!(gpu.get_engine(1, engine::CTRL), engine::CTRL::new());
-    gpu.start_engine(1);
-    gpu.run(1, &[Command::Nop { words: 2 }]);
+    assert_eq!(gpu.get_engine(COPY, engine::CTRL), engine::CTRL::new());
+    gpu.start_engine(COPY);
+    gpu.run(COPY, &[Command::Nop { words: 2 }]);
 }
 
 #[test]
 fn the_completed_fence_outlives_an_engine_reset() {
     let mut gpu = Gpu::new();
-    gpu.run_buffer(0, &[]);
-    let fence = gpu.engine64(0, status::engine::COMPLETED_FENCE);
-    let ticks = gpu.ticks(0);
-    gpu.reset_engine(0);
-    assert_eq!(gpu.engine64(0, status::engine::COMPLETED_FENCE), fence);
-    assert_eq!(gpu.ticks(0), ticks);
+    gpu.run_buffer(COMPUTE, &[]);
+    let fence = gpu.engine64(COMPUTE, status::engine::COMPLETED_FENCE);
+    let ticks = gpu.ticks(COMPUTE);
+    gpu.reset_engine(COMPUTE);
+    assert_eq!(
+        gpu.engine64(COMPUTE, status::engine::COMPLETED_FENCE),
+        fence
+    );
+    assert_eq!(gpu.ticks(COMPUTE), ticks);
 }
 
 /// Resets the adapter and waits for it.
@@ -207,7 +216,7 @@ fn an_adapter_reset_is_a_new_beginning() {
         begin(&mut gpu, (job, state));
         gpu.invalidate(None);
         gpu.run_to_fault(
-            1,
+            COPY,
             &[Command::Fill {
                 pattern: 0,
                 address: 0,
@@ -218,7 +227,7 @@ fn an_adapter_reset_is_a_new_beginning() {
         gpu.set_vram64(DATA, 0x1122_3344_5566_7788);
         reset_adapter(&gpu);
         // The status page does not tell of it, and is not written any more.
-        assert_eq!(gpu.state(0), state as u32);
+        assert_eq!(gpu.state(COMPUTE), state as u32);
         let page = gpu.system_bytes(STATUS, 4096);
         for register in Decoded::all(2) {
             if let Reset::Value(value) = register.info().reset {
@@ -230,13 +239,13 @@ fn an_adapter_reset_is_a_new_beginning() {
         let lost = gpu.vram64(DATA);
         assert!(lost != 0x1122_3344_5566_7788 && lost != 0, "{lost:#x}");
         gpu.set_up();
-        gpu.wait_for("ticks from the start", |gpu| gpu.ticks(0) == 0);
+        gpu.wait_for("ticks from the start", |gpu| gpu.ticks(COMPUTE) == 0);
         gpu.wait_for("invalidations from the start", |gpu| {
-            gpu.engine32(0, status::engine::INVALIDATE_ACK) == 0
+            gpu.engine32(COMPUTE, status::engine::INVALIDATE_ACK) == 0
         });
         assert_eq!(gpu.fault_put(), 0);
         gpu.run_buffer(
-            0,
+            COMPUTE,
             &[Command::Signal {
                 address: DATA_VA,
                 value: 1,
@@ -251,7 +260,7 @@ fn an_adapter_reset_is_a_new_beginning() {
 fn time_starts_from_zero_without_a_status_page() {
     let mut gpu = Gpu::new();
     gpu.run_buffer(
-        1,
+        COPY,
         &[Command::Fill {
             pattern: 0,
             address: DATA_VA,
@@ -260,26 +269,26 @@ fn time_starts_from_zero_without_a_status_page() {
     );
     reset_adapter(&gpu);
     // Work before the driver has given the device a page to write its time to.
-    gpu.start_engine(1);
-    gpu.start(1, &[Command::Nop { words: 2 }]);
+    gpu.start_engine(COPY);
+    gpu.start(COPY, &[Command::Nop { words: 2 }]);
     gpu.wait_for("the end of the ring", |gpu| {
-        gpu.get_engine(1, engine::HEAD).offset() == 8
+        gpu.get_engine(COPY, engine::HEAD).offset() == 8
     });
     reset_adapter(&gpu);
     gpu.set_up();
-    gpu.run(1, &[Command::Nop { words: 2 }]);
-    assert_eq!(gpu.ticks(1), 1);
+    gpu.run(COPY, &[Command::Nop { words: 2 }]);
+    assert_eq!(gpu.ticks(COPY), 1);
 }
 
 #[test]
 fn an_adapter_reset_keeps_the_count_of_engine_resets() {
     let mut gpu = Gpu::new();
-    gpu.reset_engine(1);
-    gpu.reset_engine(1);
+    gpu.reset_engine(COPY);
+    gpu.reset_engine(COPY);
     reset_adapter(&gpu);
     gpu.set_up();
     gpu.wait_for("the count", |gpu| {
-        gpu.engine32(1, status::engine::RESET_ACK) == 2
+        gpu.engine32(COPY, status::engine::RESET_ACK) == 2
     });
 }
 

@@ -11,7 +11,7 @@ use skua_spec::fault::{Access, Reason};
 use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::regs;
 use skua_spec::status::{Counter, EngineState};
-use skua_testbed::{Gpu, BUS, DATA, DATA_VA, SYSTEM_BYTES, SYSTEM_FREE};
+use skua_testbed::{Gpu, BUS, COMPUTE, COPY, DATA, DATA_VA, ENGINES, SYSTEM_BYTES, SYSTEM_FREE};
 use vm_memory::MmapRegion;
 
 /// A second range of the bus.
@@ -87,16 +87,16 @@ fn unmapping_cuts_what_reaches_over() {
             address: skua_gpu::gart::BASE + i * 0x1000,
             value: 40 + i,
         };
-        gpu.start(1, &[signal]);
+        gpu.start(COPY, &[signal]);
         gpu.wait_for("an end", |gpu| {
-            gpu.head(1) == gpu.tail(1) && gpu.system64(SYSTEM_FREE + i * 0x1000) == 40 + i
-                || gpu.state(1) == 4
+            gpu.head(COPY) == gpu.tail(COPY) && gpu.system64(SYSTEM_FREE + i * 0x1000) == 40 + i
+                || gpu.state(COPY) == 4
         });
-        answers.push(gpu.state(1) != 4);
-        if gpu.state(1) == 4 {
+        answers.push(gpu.state(COPY) != 4);
+        if gpu.state(COPY) == 4 {
             assert_eq!(gpu.wait_fault().reason, Reason::BusError);
-            gpu.reset_engine(1);
-            gpu.start_engine(1);
+            gpu.reset_engine(COPY);
+            gpu.start_engine(COPY);
         }
     }
     assert_eq!(answers, [true, true, false, false, false, true, true, true]);
@@ -122,11 +122,11 @@ fn permissions_of_the_bus() {
         } else {
             (wait(page), signal(page), Access::Write)
         };
-        gpu.run(1, &[good]);
-        let fault = gpu.run_to_fault(1, &[bad]);
+        gpu.run(COPY, &[good]);
+        let fault = gpu.run_to_fault(COPY, &[bad]);
         assert_eq!((fault.reason, fault.access), (Reason::BusError, access));
-        gpu.reset_engine(1);
-        gpu.start_engine(1);
+        gpu.reset_engine(COPY);
+        gpu.start_engine(COPY);
         gpu.device.dma_unmap(OTHER, 0x1000);
     }
 }
@@ -138,23 +138,23 @@ fn without_bus_mastering_nothing_answers() {
     gpu.device.set_bus_master(false);
     let errors = gpu.counter(Counter::BusError);
     gpu.push(
-        1,
+        COPY,
         &[Command::Signal {
             address: page,
             value: 1,
         }],
     );
-    gpu.doorbell(1);
+    gpu.doorbell(COPY);
     gpu.wait_for("bus errors", |gpu| gpu.counter(Counter::BusError) > errors);
     gpu.wait_for("the fault", |gpu| {
-        gpu.get_engine(1, regs::engine::STATUS).state() == Some(EngineState::Faulted)
+        gpu.get_engine(COPY, regs::engine::STATUS).state() == Some(EngineState::Faulted)
     });
     assert_eq!(gpu.system64(SYSTEM_FREE), 0);
     gpu.device.set_bus_master(true);
-    gpu.reset_engine(1);
-    gpu.start_engine(1);
+    gpu.reset_engine(COPY);
+    gpu.start_engine(COPY);
     gpu.run(
-        1,
+        COPY,
         &[Command::Signal {
             address: page,
             value: 1,
@@ -168,21 +168,21 @@ fn without_bus_mastering_nothing_answers() {
 fn without_bus_mastering_no_interrupt_comes() {
     let mut gpu = Gpu::new();
     gpu.device.set_bus_master(false);
-    let (exec, _) = gpu.exec(1, &[Command::Nop { words: 2 }]);
-    gpu.start(1, &[exec]);
+    let (exec, _) = gpu.exec(COPY, &[Command::Nop { words: 2 }]);
+    gpu.start(COPY, &[exec]);
     gpu.wait_for("the packet's end", |gpu| {
-        gpu.get_engine(1, regs::engine::HEAD).offset() == gpu.tail(1)
+        gpu.get_engine(COPY, regs::engine::HEAD).offset() == gpu.tail(COPY)
     });
-    gpu.ask_to_preempt(1, 1);
+    gpu.ask_to_preempt(COPY, 1);
     gpu.start(
-        0,
+        COMPUTE,
         &[Command::Wait {
             address: 0,
             value: 0,
         }],
     );
     gpu.wait_for("the fault", |gpu| {
-        gpu.get_engine(0, regs::engine::STATUS).state() == Some(EngineState::Faulted)
+        gpu.get_engine(COMPUTE, regs::engine::STATUS).state() == Some(EngineState::Faulted)
     });
     gpu.wait_for("the record", |gpu| gpu.counter(Counter::PreemptIdle) == 1);
     // What was to be raised has been, then.
@@ -193,7 +193,7 @@ fn without_bus_mastering_no_interrupt_comes() {
     let counters = [Counter::EngineInterrupt, Counter::FaultInterrupt];
     assert_eq!(counters.map(|counter| gpu.counter(counter)), [0; 2]);
     gpu.set_up();
-    gpu.run_buffer(1, &[]);
+    gpu.run_buffer(COPY, &[]);
     gpu.wait_for("an interrupt", |gpu| gpu.lines.count(1) == 1);
 }
 
@@ -227,7 +227,7 @@ fn no_access_after_an_unmap() {
         let dispatch = program
             .dispatch(DATA_VA, [1; 3], |_| Some(va + 0x1000 * round))
             .unwrap();
-        let (compute, _) = gpu.exec(0, &[Command::Dispatch(dispatch)]);
+        let (compute, _) = gpu.exec(COMPUTE, &[Command::Dispatch(dispatch)]);
         let fills: Vec<_> = (0..2000)
             .map(|i| Command::Fill {
                 pattern: i,
@@ -235,9 +235,9 @@ fn no_access_after_an_unmap() {
                 bytes: 0x10_0000,
             })
             .collect();
-        let (copy, _) = gpu.exec(1, &fills);
-        gpu.start(0, &[compute]);
-        gpu.start(1, &[copy]);
+        let (copy, _) = gpu.exec(COPY, &fills);
+        gpu.start(COMPUTE, &[compute]);
+        gpu.start(COPY, &[copy]);
         let contents = || {
             let mut bytes = vec![0_u8; 0x20_0000];
             vm_memory::VolatileMemory::as_volatile_slice(&*region).copy_to(&mut bytes);
@@ -250,9 +250,9 @@ fn no_access_after_an_unmap() {
         gpu.device.dma_unmap(OTHER, 0x20_0000);
         let before = contents();
         // Both engines find out by themselves, but the copies may all have been done.
-        gpu.wait_state(0, EngineState::Faulted);
+        gpu.wait_state(COMPUTE, EngineState::Faulted);
         gpu.wait_for("the copy engine", |gpu| {
-            gpu.state(1) != EngineState::Running as u32
+            gpu.state(COPY) != EngineState::Running as u32
         });
         gpu.wait_for("the fault", |gpu| gpu.fault_put() != seen);
         while gpu.fault_put() != seen {
@@ -260,7 +260,7 @@ fn no_access_after_an_unmap() {
             seen += 1;
         }
         assert!(contents() == before);
-        for engine in 0..2 {
+        for engine in ENGINES {
             gpu.reset_engine(engine);
             gpu.start_engine(engine);
         }
@@ -271,14 +271,14 @@ fn no_access_after_an_unmap() {
 fn a_ring_whose_memory_goes_away() {
     let mut gpu = Gpu::new();
     let page = gpu.set_gart(1, Entry::gart(BusAddr(BUS + SYSTEM_FREE), true, true));
-    gpu.reset_engine(1);
+    gpu.reset_engine(COPY);
     gpu.set_engine(
-        1,
+        COPY,
         regs::engine::RING_BASE::new().with_address(GpuPhys(page)),
     );
-    gpu.set_engine(1, regs::engine::CTRL::new().with_enable(true));
+    gpu.set_engine(COPY, regs::engine::CTRL::new().with_enable(true));
     gpu.device.dma_unmap(BUS + SYSTEM_FREE, 0x1000);
-    gpu.set_engine(1, regs::engine::DOORBELL::new().with_tail(8));
+    gpu.set_engine(COPY, regs::engine::DOORBELL::new().with_tail(8));
     let fault = gpu.wait_fault();
     assert_eq!(
         (fault.reason, fault.access, fault.address, fault.command),

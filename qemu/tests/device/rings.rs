@@ -11,11 +11,11 @@ use skua_spec::mmu::Entry;
 use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::regs::engine;
 use skua_spec::status::{self, Counter, EngineState};
-use skua_testbed::{Gpu, BUS, DATA, RING_BYTES, SYSTEM_FREE, VRAM_BYTES};
+use skua_testbed::{Gpu, BUS, COMPUTE, COPY, DATA, RING_BYTES, SYSTEM_FREE, VRAM_BYTES};
 
-fn bad_ring(engine: u32, command: u64) -> Record {
+fn bad_ring(engine: EngineIndex, command: u64) -> Record {
     Record {
-        engine: EngineIndex::new(engine).unwrap(),
+        engine,
         reason: Reason::BadRing,
         asid: Asid::SYSTEM,
         context_id: 0,
@@ -29,7 +29,7 @@ fn bad_ring(engine: u32, command: u64) -> Record {
     }
 }
 
-fn enable(gpu: &Gpu, engine: u32, base: u64, size: u32) {
+fn enable(gpu: &Gpu, engine: EngineIndex, base: u64, size: u32) {
     gpu.set_engine(engine, engine::RING_BASE::new().with_address(GpuPhys(base)));
     gpu.set_engine(engine, engine::RING_SIZE::new().with_bytes(size));
     gpu.set_engine(engine, engine::CTRL::new().with_enable(true));
@@ -53,21 +53,21 @@ fn rings_that_break_the_rules() {
         (gart_end - 0x1000, 0x2000),
         (u64::MAX - 0xfff, 0x1000),
     ] {
-        gpu.reset_engine(1);
-        enable(&gpu, 1, base, size);
-        assert_eq!(gpu.wait_fault(), bad_ring(1, 0), "{base:#x} {size:#x}");
-        assert_eq!(gpu.state(1), EngineState::Faulted as u32);
+        gpu.reset_engine(COPY);
+        enable(&gpu, COPY, base, size);
+        assert_eq!(gpu.wait_fault(), bad_ring(COPY, 0), "{base:#x} {size:#x}");
+        assert_eq!(gpu.state(COPY), EngineState::Faulted as u32);
         // Faulted is enabled: it takes a reset.
-        assert!(gpu.get_engine(1, engine::CTRL).enable());
+        assert!(gpu.get_engine(COPY, engine::CTRL).enable());
     }
     for (base, size) in [
         (vram::BASE + VRAM_BYTES - 0x10_0000, 0x10_0000),
         (gart_end - 0x1000, 0x1000),
         (gart::BASE, 0x8000),
     ] {
-        gpu.reset_engine(1);
-        enable(&gpu, 1, base, size);
-        gpu.wait_state(1, EngineState::Idle);
+        gpu.reset_engine(COPY);
+        enable(&gpu, COPY, base, size);
+        gpu.wait_state(COPY, EngineState::Idle);
     }
 }
 
@@ -80,9 +80,9 @@ fn many_times_round() {
             address: vram::BASE + DATA,
             value: i,
         };
-        gpu.run(0, &[command]);
+        gpu.run(COMPUTE, &[command]);
         assert_eq!(gpu.vram64(DATA), i);
-        assert_eq!(gpu.head(0), gpu.tail(0));
+        assert_eq!(gpu.head(COMPUTE), gpu.tail(COMPUTE));
     }
     // Several commands for one doorbell, over the end.
     let mut last = 0;
@@ -93,14 +93,14 @@ fn many_times_round() {
                 value: i + j,
             })
             .collect();
-        gpu.run(0, &commands);
+        gpu.run(COMPUTE, &commands);
         for j in 0..20 {
             assert_eq!(gpu.vram64(DATA + j * 8), i + j);
         }
-        last = gpu.head(0);
+        last = gpu.head(COMPUTE);
     }
-    assert_eq!(gpu.get_engine(0, engine::HEAD).offset(), last);
-    assert_eq!(gpu.get_engine(0, engine::TAIL).offset(), last);
+    assert_eq!(gpu.get_engine(COMPUTE, engine::HEAD).offset(), last);
+    assert_eq!(gpu.get_engine(COMPUTE, engine::TAIL).offset(), last);
     assert!(gpu.counter(Counter::RingCommand) >= 5000);
 }
 
@@ -113,8 +113,8 @@ fn a_ring_in_system_memory() {
         Entry::gart(BusAddr(BUS + SYSTEM_FREE + 0x1000), false, true),
     );
     gpu.set_gart(5, Entry::gart(BusAddr(BUS + SYSTEM_FREE), false, true));
-    gpu.reset_engine(0);
-    enable(&gpu, 0, gart::BASE + 4 * 4096, 0x2000);
+    gpu.reset_engine(COMPUTE);
+    enable(&gpu, COMPUTE, gart::BASE + 4 * 4096, 0x2000);
     let signal = Command::Signal {
         address: vram::BASE + DATA,
         value: 77,
@@ -130,7 +130,7 @@ fn a_ring_in_system_memory() {
     };
     put(0, &pad.encode().words()[..1]);
     put(1022 * 4, signal.encode().words());
-    gpu.set_engine(0, engine::DOORBELL::new().with_tail(1028 * 4));
+    gpu.set_engine(COMPUTE, engine::DOORBELL::new().with_tail(1028 * 4));
     gpu.wait_for("the signal", |gpu| gpu.vram64(DATA) == 77);
 }
 
@@ -138,49 +138,49 @@ fn a_ring_in_system_memory() {
 fn doorbells_that_break_the_rules() {
     let mut gpu = Gpu::new();
     for tail in [4, 12, RING_BYTES, RING_BYTES + 8, u32::MAX, 1 << 31] {
-        gpu.reset_engine(0);
-        gpu.start_engine(0);
-        gpu.run(0, &[Command::Nop { words: 2 }]);
-        gpu.set_engine(0, engine::DOORBELL::new().with_tail(tail));
-        assert_eq!(gpu.wait_fault(), bad_ring(0, 8), "{tail:#x}");
-        assert_eq!(gpu.head(0), 8);
-        assert_eq!(gpu.get_engine(0, engine::TAIL).offset(), tail);
+        gpu.reset_engine(COMPUTE);
+        gpu.start_engine(COMPUTE);
+        gpu.run(COMPUTE, &[Command::Nop { words: 2 }]);
+        gpu.set_engine(COMPUTE, engine::DOORBELL::new().with_tail(tail));
+        assert_eq!(gpu.wait_fault(), bad_ring(COMPUTE, 8), "{tail:#x}");
+        assert_eq!(gpu.head(COMPUTE), 8);
+        assert_eq!(gpu.get_engine(COMPUTE, engine::TAIL).offset(), tail);
         // A faulted engine hears no doorbell.
-        gpu.set_engine(0, engine::DOORBELL::new().with_tail(0x10));
-        assert_eq!(gpu.get_engine(0, engine::TAIL).offset(), tail);
+        gpu.set_engine(COMPUTE, engine::DOORBELL::new().with_tail(0x10));
+        assert_eq!(gpu.get_engine(COMPUTE, engine::TAIL).offset(), tail);
         gpu.invalidate(None);
-        assert_eq!(gpu.state(0), EngineState::Faulted as u32);
+        assert_eq!(gpu.state(COMPUTE), EngineState::Faulted as u32);
     }
     // The other engine has not noticed.
-    gpu.run(1, &[Command::Nop { words: 2 }]);
+    gpu.run(COPY, &[Command::Nop { words: 2 }]);
 }
 
 #[test]
 fn a_doorbell_without_an_engine() {
     let mut gpu = Gpu::new();
-    gpu.reset_engine(0);
-    gpu.set_engine(0, engine::DOORBELL::new().with_tail(8));
-    assert_eq!(gpu.get_engine(0, engine::TAIL).offset(), 0);
+    gpu.reset_engine(COMPUTE);
+    gpu.set_engine(COMPUTE, engine::DOORBELL::new().with_tail(8));
+    assert_eq!(gpu.get_engine(COMPUTE, engine::TAIL).offset(), 0);
     gpu.invalidate(None);
-    assert_eq!(gpu.state(0), EngineState::Disabled as u32);
+    assert_eq!(gpu.state(COMPUTE), EngineState::Disabled as u32);
     // An engine that is enabled afterwards starts with an empty ring.
-    gpu.start_engine(0);
-    gpu.wait_state(0, EngineState::Idle);
-    assert_eq!(gpu.head(0), 0);
+    gpu.start_engine(COMPUTE);
+    gpu.wait_state(COMPUTE, EngineState::Idle);
+    assert_eq!(gpu.head(COMPUTE), 0);
     // A device without this engine.
-    gpu.set_engine(5, engine::DOORBELL::new().with_tail(8));
+    gpu.set_engine(EngineIndex::ALL[5], engine::DOORBELL::new().with_tail(8));
     assert_eq!(gpu.counter(Counter::BadRegisterAccess), 1);
 }
 
 #[test]
 fn enabling_twice_changes_nothing() {
     let mut gpu = Gpu::new();
-    gpu.run(0, &[Command::Nop { words: 2 }]);
-    enable(&gpu, 0, vram::BASE + DATA, 0x2000);
-    gpu.set_engine(0, engine::CTRL::new());
-    gpu.run(0, &[Command::Nop { words: 2 }]);
-    assert_eq!(gpu.head(0), 16);
-    assert!(gpu.get_engine(0, engine::CTRL).enable());
+    gpu.run(COMPUTE, &[Command::Nop { words: 2 }]);
+    enable(&gpu, COMPUTE, vram::BASE + DATA, 0x2000);
+    gpu.set_engine(COMPUTE, engine::CTRL::new());
+    gpu.run(COMPUTE, &[Command::Nop { words: 2 }]);
+    assert_eq!(gpu.head(COMPUTE), 16);
+    assert!(gpu.get_engine(COMPUTE, engine::CTRL).enable());
 }
 
 #[test]
@@ -193,16 +193,16 @@ fn a_command_never_runs_over_tail_or_end() {
     };
     gpu.clear_vram(DATA, 16);
     // Its last pair of words is behind the tail.
-    gpu.push(0, &[fill]);
-    gpu.set_engine(0, engine::DOORBELL::new().with_tail(16));
+    gpu.push(COMPUTE, &[fill]);
+    gpu.set_engine(COMPUTE, engine::DOORBELL::new().with_tail(16));
     let fault = gpu.wait_fault();
     assert_eq!((fault.reason, fault.command), (Reason::BadLength, 0));
     // It would go round.
-    gpu.reset_engine(0);
-    gpu.start_engine(0);
-    let ring = gpu.ring_at(0);
+    gpu.reset_engine(COMPUTE);
+    gpu.start_engine(COMPUTE);
+    let ring = gpu.ring_at(COMPUTE);
     gpu.run(
-        0,
+        COMPUTE,
         &[Command::Nop {
             words: (RING_BYTES / 4 - 4) as u16,
         }],
@@ -211,7 +211,7 @@ fn a_command_never_runs_over_tail_or_end() {
         let at = (RING_BYTES - 16 + i * 4) % RING_BYTES;
         gpu.set_vram(ring + u64::from(at), &word.to_le_bytes());
     }
-    gpu.set_engine(0, engine::DOORBELL::new().with_tail(8));
+    gpu.set_engine(COMPUTE, engine::DOORBELL::new().with_tail(8));
     let fault = gpu.wait_fault();
     assert_eq!(fault.reason, Reason::BadLength);
     assert_eq!(fault.command, u64::from(RING_BYTES - 16));
@@ -221,21 +221,21 @@ fn a_command_never_runs_over_tail_or_end() {
 #[test]
 fn the_longest_nop() {
     let mut gpu = Gpu::new();
-    gpu.reset_engine(0);
-    enable(&gpu, 0, vram::BASE + DATA, 0x10_0000);
+    gpu.reset_engine(COMPUTE);
+    enable(&gpu, COMPUTE, vram::BASE + DATA, 0x10_0000);
     let nop = Command::Nop { words: 0xfffe };
     gpu.set_vram(DATA, &nop.encode().words()[0].to_le_bytes());
-    gpu.set_engine(0, engine::DOORBELL::new().with_tail(0xfffe * 4));
-    gpu.wait_for("the end", |gpu| gpu.head(0) == 0xfffe * 4);
-    gpu.wait_state(0, EngineState::Idle);
-    assert_eq!(gpu.ticks(0), 1);
+    gpu.set_engine(COMPUTE, engine::DOORBELL::new().with_tail(0xfffe * 4));
+    gpu.wait_for("the end", |gpu| gpu.head(COMPUTE) == 0xfffe * 4);
+    gpu.wait_state(COMPUTE, EngineState::Idle);
+    assert_eq!(gpu.ticks(COMPUTE), 1);
 }
 
 #[test]
 fn fences_in_the_ring() {
     let mut gpu = Gpu::new();
     gpu.run(
-        1,
+        COPY,
         &[
             Command::Fence {
                 fence: u64::MAX - 1,
@@ -248,7 +248,10 @@ fn fences_in_the_ring() {
         ],
     );
     gpu.wait_for("the interrupt", |gpu| gpu.lines.count(1) == 1);
-    assert_eq!(gpu.engine64(1, status::engine::COMPLETED_FENCE), u64::MAX);
+    assert_eq!(
+        gpu.engine64(COPY, status::engine::COMPLETED_FENCE),
+        u64::MAX
+    );
     assert_eq!(gpu.counter(Counter::EngineInterrupt), 1);
     assert_eq!(gpu.counter(Counter::Packet), 0);
     assert_eq!(gpu.lines.count(0), 0);

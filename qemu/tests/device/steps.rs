@@ -12,11 +12,12 @@ use skua_spec::command::{Blend, Command, Dispatch, Draw, Rectangle, MAX_ARGUMENT
 use skua_spec::context::Descriptor;
 use skua_spec::fault::{Reason, Record};
 use skua_spec::mmu::{Entry, PageSize, Target};
+use skua_spec::number::EngineIndex;
 use skua_spec::status::{Counter, EngineState};
 use skua_spec::ticks;
 use skua_testbed::{
-    new_core, Stepped, ASID, BUS, COLD, CONTEXT, DATA, DATA_BYTES, DATA_VA, SYSTEM_BYTES,
-    SYSTEM_FREE, VRAM_BYTES,
+    new_core, Stepped, ASID, BUS, COLD, COMPUTE, CONTEXT, COPY, DATA, DATA_BYTES, DATA_VA, ENGINES,
+    SYSTEM_BYTES, SYSTEM_FREE, VRAM_BYTES,
 };
 
 /// 64 KiB pages of system memory, from [`SYSTEM_FREE`] on.
@@ -97,16 +98,17 @@ fn run(start: impl Fn(&mut Stepped), budgets: &[u64], between: Between) -> Seen 
     let mut stepped = memory();
     start(&mut stepped);
     let (mut ticks, mut outcomes) = ([0; 2], Vec::new());
-    let mut others = [new_core(0), new_core(1)];
+    let mut others = [new_core(COMPUTE), new_core(COPY)];
     let mut budgets = budgets.iter().cycle();
     let mut rounds = 0;
     loop {
         let mut last = [Outcome::Idle; 2];
-        for index in 0..2 {
+        for engine in ENGINES {
+            let index = engine.index();
             last[index] = loop {
                 let before = stepped.cores[index].shown().ticks;
                 let budget = *budgets.next().unwrap();
-                let outcome = stepped.step(index, budget);
+                let outcome = stepped.step(engine, budget);
                 let used = stepped.cores[index].shown().ticks - before;
                 assert!(used <= budget, "{used} ticks of {budget}");
                 ticks[index] += used;
@@ -116,7 +118,7 @@ fn run(start: impl Fn(&mut Stepped), budgets: &[u64], between: Between) -> Seen 
                 };
                 if between == Between::Moved {
                     std::mem::swap(&mut stepped.cores[index], &mut others[index]);
-                    stepped.with_memory(index, |core, memory| core.reset(memory));
+                    stepped.with_memory(engine, |core, memory| core.reset(memory));
                 }
                 if let Some(progress) = progress {
                     let shown = stepped.cores[index].shown();
@@ -196,9 +198,9 @@ fn check(start: impl Fn(&mut Stepped)) -> Seen {
     whole
 }
 
-fn packet(stepped: &mut Stepped, index: usize, commands: &[Command]) {
-    let (exec, _) = stepped.exec(index as u32, commands);
-    stepped.start(index, &[exec]);
+fn packet(stepped: &mut Stepped, engine: EngineIndex, commands: &[Command]) {
+    let (exec, _) = stepped.exec(engine, commands);
+    stepped.start(engine, &[exec]);
 }
 
 fn fill(address: u64, bytes: u64) -> Command {
@@ -227,9 +229,12 @@ fn fills() {
             fill(MEDIUM_VA + 0xfff8, 0x1_0010),
             fill(LARGE_VA + 0x14, 0x1_8004),
         ];
-        packet(stepped, 1, &commands);
+        packet(stepped, COPY, &commands);
         let system = vram::BASE + RIVAL + 4;
-        stepped.start(1, &[fill(system, 0x1_0000), fill(gart::BASE + 8, 0x3004)]);
+        stepped.start(
+            COPY,
+            &[fill(system, 0x1_0000), fill(gart::BASE + 8, 0x3004)],
+        );
     });
     assert_eq!(seen.states[1], EngineState::Idle);
     assert_eq!(seen.system[SYSTEM_FREE as usize + 0xfff8], 1);
@@ -251,9 +256,9 @@ fn copies() {
             copy(DATA_VA + 0x123, RIVAL_VA + 0x40, 0x3210),
             copy(MEDIUM_VA + 5, MEDIUM_RIVAL_VA + 0x40, 0x1_1111),
         ];
-        packet(stepped, 1, &commands);
+        packet(stepped, COPY, &commands);
         let system = vram::BASE + RIVAL;
-        stepped.start(1, &[copy(gart::BASE + 100, system, 0x5000)]);
+        stepped.start(COPY, &[copy(gart::BASE + 100, system, 0x5000)]);
     });
     assert_eq!(seen.states[1], EngineState::Idle);
 }
@@ -267,7 +272,7 @@ fn fills_behind_odd_copies() {
             commands.push(copy(DATA_VA, RIVAL_VA, bytes));
             commands.push(fill(LARGE_VA + 4, 0x2_0000));
         }
-        packet(stepped, 1, &commands);
+        packet(stepped, COPY, &commands);
     });
     let filled = &seen.vram[LARGE as usize + 4..][..0x2_0000];
     assert!(filled.chunks(4).all(|word| word == [1, 2, 3, 4]));
@@ -290,7 +295,7 @@ fn rectangles() {
             rows(DATA_VA + 500, DATA_VA, 700, (1000, 1000), 20),
             rows(DATA_VA, DATA_VA + 1500, 700, (1000, 1000), 20),
         ];
-        packet(stepped, 0, &commands);
+        packet(stepped, COMPUTE, &commands);
     });
 }
 
@@ -349,9 +354,9 @@ fn dispatches() {
                 .unwrap();
             let command = Command::Dispatch(dispatch);
             if program_at == DATA_VA {
-                packet(stepped, 0, &[command]);
+                packet(stepped, COMPUTE, &[command]);
             } else {
-                stepped.start(0, &[command]);
+                stepped.start(COMPUTE, &[command]);
             }
         }
     });
@@ -400,7 +405,7 @@ fn drawings() {
         let base = vram::BASE + DATA;
         let one = draw(base + 0xff0, vram::BASE + LARGE, 200, Blend::Replace);
         let one = program.draw(base, one, |_| None).unwrap();
-        stepped.start(0, &[Command::Draw(one)]);
+        stepped.start(COMPUTE, &[Command::Draw(one)]);
         let [one, other] = [(DATA_VA + 0xff0, RIVAL_VA), (RIVAL_VA + 0xff0, MEDIUM_VA)].map(
             |(vertices, target)| {
                 let draw = draw(vertices, target, 0x1000, Blend::Over);
@@ -410,7 +415,7 @@ fn drawings() {
         // An index that is none.
         let indices = Some(LARGE_VA + 0x10_0000);
         let bad = Draw { indices, ..other };
-        packet(stepped, 0, &[one, other, bad].map(Command::Draw));
+        packet(stepped, COMPUTE, &[one, other, bad].map(Command::Draw));
     });
     assert_eq!(seen.states[0], EngineState::Faulted);
     assert_eq!(seen.counters[Counter::Triangle as usize].1, 6);
@@ -445,7 +450,7 @@ fn programs_whose_pages_displace_each_other() {
                     _ => Some(other),
                 })
                 .unwrap();
-            packet(stepped, 0, &[Command::Dispatch(dispatch)]);
+            packet(stepped, COMPUTE, &[Command::Dispatch(dispatch)]);
         }
     });
     assert_eq!(seen.states[0], EngineState::Idle);
@@ -495,7 +500,7 @@ fn programs_whose_pages_lead_through_the_gart() {
                 _ => Some(dummy),
             })
             .unwrap();
-        packet(stepped, 0, &[Command::Dispatch(dispatch)]);
+        packet(stepped, COMPUTE, &[Command::Dispatch(dispatch)]);
     });
     assert_eq!(seen.states[0], EngineState::Idle);
     // Two groups of two waves.
@@ -524,8 +529,8 @@ fn waits_and_signals() {
                 signal(8, i),
             ]);
         }
-        packet(stepped, 0, &ping);
-        packet(stepped, 1, &pong);
+        packet(stepped, COMPUTE, &ping);
+        packet(stepped, COPY, &pong);
     });
     // Each engine in each round, but for the last look.
     let waits = seen.outcomes.iter().filter(|o| o.1 == Outcome::Waiting);
@@ -539,7 +544,7 @@ fn rings_and_packets() {
         for i in 0..40 {
             let fence = |fence, interrupt| Command::Fence { fence, interrupt };
             let nop = Command::Nop { words: 4 };
-            let (exec, _) = stepped.exec(0, &[nop, Command::FlushCache, nop]);
+            let (exec, _) = stepped.exec(COMPUTE, &[nop, Command::FlushCache, nop]);
             let mut silent = exec;
             if let Command::Exec {
                 fence, interrupt, ..
@@ -551,9 +556,9 @@ fn rings_and_packets() {
             let flush = Command::FlushTlb { asid };
             let invalidate = Command::Invalidate { asid };
             let last = fence(1000 + i, i % 2 != 0);
-            stepped.start(0, &[exec, flush, silent, invalidate, last]);
+            stepped.start(COMPUTE, &[exec, flush, silent, invalidate, last]);
             // What is cut goes over the end of the ring.
-            while i < 30 && stepped.step(0, u64::MAX) != Outcome::Idle {}
+            while i < 30 && stepped.step(COMPUTE, u64::MAX) != Outcome::Idle {}
         }
     });
     assert_eq!(seen.states[0], EngineState::Idle);
@@ -580,7 +585,7 @@ fn faults() {
         ),
     ];
     for (commands, reason) in cases {
-        let seen = check(|stepped| packet(stepped, 1, &commands));
+        let seen = check(|stepped| packet(stepped, COPY, &commands));
         let [(1, Outcome::Faulted(Record { reason: found, .. }))] = seen.outcomes[..] else {
             panic!("{:?}", seen.outcomes);
         };
@@ -603,7 +608,7 @@ fn faults() {
         let dispatch = program
             .dispatch(DATA_VA, [2, 1, 1], |_| Some(end - 16 * 8))
             .unwrap();
-        packet(stepped, 0, &[Command::Dispatch(dispatch)]);
+        packet(stepped, COMPUTE, &[Command::Dispatch(dispatch)]);
     });
     let [(0, Outcome::Faulted(record))] = seen.outcomes[..] else {
         panic!("{:?}", seen.outcomes);
@@ -618,17 +623,17 @@ fn a_reset_between_any_two_steps_charges_the_time() {
     let mut steps: u64 = 0;
     loop {
         let mut stepped = memory();
-        packet(&mut stepped, 1, &work);
+        packet(&mut stepped, COPY, &work);
         for _ in 0..steps {
-            stepped.step(1, 1);
+            stepped.step(COPY, 1);
         }
         let shown = stepped.cores[1].shown();
-        stepped.with_memory(1, |core, memory| core.reset(memory));
+        stepped.with_memory(COPY, |core, memory| core.reset(memory));
         let after = stepped.cores[1].shown();
         assert_eq!(after.ticks, shown.ticks);
         assert_eq!(after.state, EngineState::Disabled);
         assert_eq!((after.head, after.current_fence), (0, 0));
-        assert_eq!(stepped.step(1, 1), Outcome::Idle);
+        assert_eq!(stepped.step(COPY, 1), Outcome::Idle);
         let charged = stepped.vram64(CONTEXT + Descriptor::TICKS);
         if shown.state == EngineState::Idle && shown.ticks > 0 {
             assert_eq!(charged, shown.ticks);
@@ -647,12 +652,12 @@ fn a_reset_between_any_two_steps_charges_the_time() {
 #[test]
 fn a_tail_that_goes_back_leaves_nothing_to_do() {
     let mut stepped = memory();
-    stepped.start(0, &[fill(vram::BASE + DATA, 0x40)]);
-    assert_eq!(stepped.step(0, 1), Outcome::Busy);
+    stepped.start(COMPUTE, &[fill(vram::BASE + DATA, 0x40)]);
+    assert_eq!(stepped.step(COMPUTE, 1), Outcome::Busy);
     assert_eq!(stepped.cores[0].shown().state, EngineState::Running);
     // The tail that was found to be another than the head is not the one that counts.
     stepped.cores[0].ring_doorbell(0);
-    assert_eq!(stepped.step(0, 100), Outcome::Idle);
+    assert_eq!(stepped.step(COMPUTE, 100), Outcome::Idle);
     assert_eq!(stepped.tally.get(Counter::RingCommand), 0);
 }
 
@@ -690,14 +695,14 @@ fn a_step_is_bounded_by_the_programs_that_it_reads() {
             };
             let (dispatch, draw) = (Command::Dispatch(dispatch), Command::Draw(draw));
             let commands = [dispatch, Command::FlushCache, draw, Command::FlushCache];
-            packet(stepped, 0, &commands.repeat(5));
+            packet(stepped, COMPUTE, &commands.repeat(5));
         };
         check(work);
         let mut stepped = memory();
         work(&mut stepped);
         let (mut before, mut outcome) = (0, Outcome::Busy);
         while outcome != Outcome::Idle {
-            outcome = stepped.step(0, u64::MAX);
+            outcome = stepped.step(COMPUTE, u64::MAX);
             let read = stepped.tally.get(Counter::VramRead);
             // Commands, vertices and tables are far smaller.
             assert!((read - before) / bytes as u64 <= most, "{before} {read}");
@@ -713,14 +718,14 @@ fn a_step_is_bounded_by_the_shared_memory_that_it_clears() {
         let program = assemble(".shared 32768\nexit").unwrap();
         stepped.set_vram(DATA, &program.bytes());
         let dispatch = program.dispatch(DATA_VA, [5, 1, 1], |_| None).unwrap();
-        packet(stepped, 0, &[Command::Dispatch(dispatch); 3]);
+        packet(stepped, COMPUTE, &[Command::Dispatch(dispatch); 3]);
     };
     check(work);
     let mut stepped = memory();
     work(&mut stepped);
     let (mut before, mut idle) = (0, false);
     while !idle {
-        idle = stepped.step(0, u64::MAX) == Outcome::Idle;
+        idle = stepped.step(COMPUTE, u64::MAX) == Outcome::Idle;
         let groups = stepped.tally.get(Counter::ThreadGroup);
         assert!(groups - before <= 2, "{before} {groups}");
         before = groups;
@@ -753,9 +758,9 @@ fn a_step_is_bounded_by_the_pages_that_it_opens() {
     let program = assemble(source).unwrap();
     stepped.set_vram(DATA, &program.bytes());
     let dispatch = program.dispatch(DATA_VA, [1; 3], |_| Some(va)).unwrap();
-    packet(&mut stepped, 0, &[Command::Dispatch(dispatch)]);
+    packet(&mut stepped, COMPUTE, &[Command::Dispatch(dispatch)]);
     let mut before = 0;
-    while stepped.step(0, u64::MAX) != Outcome::Idle {
+    while stepped.step(COMPUTE, u64::MAX) != Outcome::Idle {
         let opened = stepped.tally.get(Counter::TlbMiss) - before;
         before += opened;
         assert!(opened < 512 + 64, "{opened}");

@@ -7,11 +7,13 @@ use skua_gpu::{gart, vram};
 use skua_spec::address::{BusAddr, GpuPhys};
 use skua_spec::command::Command;
 use skua_spec::mmu::{entry_span, index, Entry, PageSize, Target};
+use skua_spec::number::EngineIndex;
 use skua_spec::regs::engine;
 use skua_spec::status::Counter;
 use skua_spec::ticks::{COMMAND, CONTENDED, LINE, SYSTEM, TLB_MISS, WALK};
 use skua_testbed::{
-    Gpu, ASID, BUS, COLD, CONTEXT, CONTEXT_ID, DATA, GART_PAGES, RING_BYTES, SYSTEM_FREE,
+    Gpu, ASID, BUS, COLD, COMPUTE, CONTEXT, CONTEXT_ID, COPY, DATA, GART_PAGES, RING_BYTES,
+    SYSTEM_FREE,
 };
 
 /// A page of the GART that the TLB has not: its entry is in system memory.
@@ -32,14 +34,14 @@ fn gpu() -> Gpu {
 }
 
 /// What commands in the ring take.
-fn time(gpu: &mut Gpu, engine: u32, commands: &[Command]) -> u64 {
+fn time(gpu: &mut Gpu, engine: EngineIndex, commands: &[Command]) -> u64 {
     let before = gpu.ticks(engine);
     gpu.run(engine, commands);
     gpu.ticks(engine) - before
 }
 
 /// What an empty buffer takes, or one with commands.
-fn time_in_buffer(gpu: &mut Gpu, engine: u32, commands: &[Command]) -> u64 {
+fn time_in_buffer(gpu: &mut Gpu, engine: EngineIndex, commands: &[Command]) -> u64 {
     let (exec, _) = gpu.exec(engine, commands);
     time(gpu, engine, &[exec])
 }
@@ -58,16 +60,16 @@ fn transfers() {
     let pages = |bytes: u64| bytes.div_ceil(0x1000);
     for bytes in [4_u64, 64, 68, 0x1000, 0x1_1004] {
         let lines = bytes.div_ceil(64);
-        gpu.run(1, &[Command::Invalidate { asid: None }]);
-        let found = time(&mut gpu, 1, &[fill(VRAM, bytes)]);
+        gpu.run(COPY, &[Command::Invalidate { asid: None }]);
+        let found = time(&mut gpu, COPY, &[fill(VRAM, bytes)]);
         assert_eq!(found, COMMAND + lines * LINE, "{bytes}");
         // The pages that the TLB has not, and then has.
         for misses in [pages(bytes), 0] {
-            let found = time(&mut gpu, 1, &[fill(SYSTEM_MEMORY, bytes)]);
+            let found = time(&mut gpu, COPY, &[fill(SYSTEM_MEMORY, bytes)]);
             let expected = COMMAND + lines * (LINE + SYSTEM) + misses * GART_MISS;
             assert_eq!(found, expected, "{bytes}");
         }
-        gpu.run(1, &[fill(SYSTEM_MEMORY + 0x4_0000, bytes)]);
+        gpu.run(COPY, &[fill(SYSTEM_MEMORY + 0x4_0000, bytes)]);
         for (source, destination, systems) in [
             (VRAM, VRAM + 0x4_0000, 0),
             (VRAM, SYSTEM_MEMORY, 1),
@@ -80,7 +82,11 @@ fn transfers() {
                 bytes,
             };
             let expected = COMMAND + lines * (LINE + systems * SYSTEM);
-            assert_eq!(time(&mut gpu, 1, &[copy]), expected, "{bytes}, {systems}");
+            assert_eq!(
+                time(&mut gpu, COPY, &[copy]),
+                expected,
+                "{bytes}, {systems}"
+            );
             let rows = Command::Copy2d {
                 source,
                 destination,
@@ -90,7 +96,7 @@ fn transfers() {
                 rows: 7,
             };
             let expected = COMMAND + 7 * 2 * (LINE + systems * SYSTEM);
-            assert_eq!(time(&mut gpu, 1, &[rows]), expected, "{systems}");
+            assert_eq!(time(&mut gpu, COPY, &[rows]), expected, "{systems}");
         }
     }
 }
@@ -101,31 +107,31 @@ fn values() {
     for (address, system) in [(VRAM, 0), (SYSTEM_MEMORY, SYSTEM)] {
         let signal = Command::Signal { address, value: 1 };
         let wait = Command::Wait { address, value: 1 };
-        gpu.run(0, &[signal]);
-        assert_eq!(time(&mut gpu, 0, &[signal]), COMMAND + system);
-        assert_eq!(time(&mut gpu, 0, &[wait]), COMMAND + system);
+        gpu.run(COMPUTE, &[signal]);
+        assert_eq!(time(&mut gpu, COMPUTE, &[signal]), COMMAND + system);
+        assert_eq!(time(&mut gpu, COMPUTE, &[wait]), COMMAND + system);
         // Whatever it has to look.
-        let before = gpu.ticks(0);
-        gpu.start(0, &[Command::Wait { address, value: 2 }]);
-        gpu.wait_state(0, skua_spec::status::EngineState::Waiting);
-        gpu.run(1, &[Command::Signal { address, value: 2 }]);
-        gpu.wait_idle(0);
-        assert_eq!(gpu.ticks(0) - before, COMMAND + system);
+        let before = gpu.ticks(COMPUTE);
+        gpu.start(COMPUTE, &[Command::Wait { address, value: 2 }]);
+        gpu.wait_state(COMPUTE, skua_spec::status::EngineState::Waiting);
+        gpu.run(COPY, &[Command::Signal { address, value: 2 }]);
+        gpu.wait_idle(COMPUTE);
+        assert_eq!(gpu.ticks(COMPUTE) - before, COMMAND + system);
     }
 }
 
 #[test]
 fn commands_in_system_memory() {
     let mut gpu = gpu();
-    gpu.reset_engine(1);
+    gpu.reset_engine(COPY);
     // The ring is the GART's first page.
     gpu.set_engine(
-        1,
+        COPY,
         engine::RING_BASE::new().with_address(GpuPhys(gart::BASE)),
     );
-    gpu.set_engine(1, engine::RING_SIZE::new().with_bytes(RING_BYTES));
-    gpu.set_engine(1, engine::CTRL::new().with_enable(true));
-    let (exec, fence) = gpu.exec(1, &[]);
+    gpu.set_engine(COPY, engine::RING_SIZE::new().with_bytes(RING_BYTES));
+    gpu.set_engine(COPY, engine::CTRL::new().with_enable(true));
+    let (exec, fence) = gpu.exec(COPY, &[]);
     let commands = [
         Command::Nop { words: 2 },
         fill(VRAM, 64),
@@ -139,14 +145,14 @@ fn commands_in_system_memory() {
         .collect();
     gpu.set_system(SYSTEM_FREE, &words);
     let tail = engine::DOORBELL::new().with_tail(words.len() as u32);
-    gpu.set_engine(1, tail);
-    gpu.wait_fence(1, fence);
+    gpu.set_engine(COPY, tail);
+    gpu.wait_fence(COPY, fence);
     gpu.wait_for("the end of the ring", |gpu| {
-        gpu.head(1) == words.len() as u32 && gpu.state(1) == 1
+        gpu.head(COPY) == words.len() as u32 && gpu.state(COPY) == 1
     });
     // A NOP is its header alone; the others have two parts.
     let (nop, two) = (COMMAND + SYSTEM, COMMAND + 2 * SYSTEM);
-    assert_eq!(gpu.ticks(1), GART_MISS + nop + two + LINE + two + nop);
+    assert_eq!(gpu.ticks(COPY), GART_MISS + nop + two + LINE + two + nop);
     // What it took to fetch EXEC is the packet's.
     assert_eq!(gpu.vram64(CONTEXT + 0x20), two);
 }
@@ -156,10 +162,10 @@ fn translations() {
     let mut gpu = gpu();
     let target = Target::Vram(GpuPhys(VRAM));
     // The buffer's page is known.
-    gpu.run_buffer(1, &[]);
-    gpu.run_buffer(1, &[Command::FlushCache]);
+    gpu.run_buffer(COPY, &[]);
+    gpu.run_buffer(COPY, &[Command::FlushCache]);
     let signal = |address| Command::Signal { address, value: 1 };
-    let takes = |gpu: &mut Gpu, va: u64| time_in_buffer(gpu, 1, &[signal(va)]) - 2 * COMMAND;
+    let takes = |gpu: &mut Gpu, va: u64| time_in_buffer(gpu, COPY, &[signal(va)]) - 2 * COMMAND;
     let va = 0x1000_0000_0000;
     let near = [0, 0x1000, entry_span(1), entry_span(2), entry_span(3)];
     for offset in near {
@@ -171,7 +177,7 @@ fn translations() {
         assert_eq!(takes(&mut gpu, va + offset), expected, "{offset:#x}");
         assert_eq!(takes(&mut gpu, va + offset), 0, "{offset:#x}");
     }
-    gpu.run(0, &[Command::Invalidate { asid: Some(ASID) }]);
+    gpu.run(COMPUTE, &[Command::Invalidate { asid: Some(ASID) }]);
     // The buffer has to be found as well, whose tables are others.
     assert_eq!(takes(&mut gpu, va), 2 * COLD);
 }
@@ -187,12 +193,12 @@ fn tables_in_system_memory() {
     let slot = SYSTEM_FREE + index(skua_spec::address::GpuVa(va), 0) as u64 * 8;
     let page = Entry::page(system(0x1000), PageSize::Size4K, true, true);
     gpu.set_system64(slot, page.0);
-    gpu.run_buffer(1, &[Command::FlushCache]);
+    gpu.run_buffer(COPY, &[Command::FlushCache]);
     let signal = Command::Signal {
         address: va,
         value: 1,
     };
-    let found = time_in_buffer(&mut gpu, 1, &[signal]);
+    let found = time_in_buffer(&mut gpu, COPY, &[signal]);
     assert_eq!(found, 2 * COMMAND + COLD + SYSTEM + SYSTEM);
 }
 
@@ -203,13 +209,13 @@ fn a_descriptor_in_system_memory() {
     let descriptor = gpu.vram_bytes(CONTEXT, 64);
     gpu.set_system(SYSTEM_FREE, &descriptor);
     for misses in [1, 0] {
-        let (mut exec, _) = gpu.exec(1, &[]);
+        let (mut exec, _) = gpu.exec(COPY, &[]);
         if let Command::Exec { context, .. } = &mut exec {
             *context = gart::BASE;
         }
         let before = gpu.system64(SYSTEM_FREE + 0x20);
         let expected = COMMAND + misses * GART_MISS + SYSTEM;
-        assert_eq!(time(&mut gpu, 1, &[exec]), expected);
+        assert_eq!(time(&mut gpu, COPY, &[exec]), expected);
         assert_eq!(gpu.system64(SYSTEM_FREE + 0x20) - before, expected);
     }
 }
@@ -232,7 +238,11 @@ fn accesses(gpu: &mut Gpu, base: u64, body: &str) -> u64 {
     let at = VRAM + 0x8_0000;
     let dispatch = program.dispatch(at, [1; 3], |_| None).unwrap();
     let before = gpu.counter(Counter::Instruction);
-    let found = time(gpu, 0, &[Command::FlushCache, Command::Dispatch(dispatch)]);
+    let found = time(
+        gpu,
+        COMPUTE,
+        &[Command::FlushCache, Command::Dispatch(dispatch)],
+    );
     found - 2 * COMMAND - (gpu.counter(Counter::Instruction) - before)
 }
 
@@ -240,7 +250,7 @@ fn accesses(gpu: &mut Gpu, base: u64, body: &str) -> u64 {
 fn accesses_of_programs() {
     let mut gpu = gpu();
     for i in 0..16 {
-        gpu.run(0, &[fill(SYSTEM_MEMORY + i * 0x1000, 4)]);
+        gpu.run(COMPUTE, &[fill(SYSTEM_MEMORY + i * 0x1000, 4)]);
     }
     // The body, and the accesses of 64 bytes or less that it takes.
     for (body, count) in [
@@ -273,7 +283,7 @@ fn accesses_of_programs() {
         assert_eq!(found, count * SYSTEM, "{body}");
     }
     // Of a page that the TLB has not.
-    gpu.run(1, &[Command::Invalidate { asid: None }]);
+    gpu.run(COPY, &[Command::Invalidate { asid: None }]);
     let found = accesses(&mut gpu, SYSTEM_MEMORY, "ld.u8 r6, [r2]");
     assert_eq!(found, GART_MISS + SYSTEM);
 }
@@ -318,12 +328,12 @@ fn a_program_that_is_read() {
     let nops = "nop\n".repeat(99) + "exit";
     let program = assemble(&nops).unwrap();
     gpu.set_system(SYSTEM_FREE, &program.bytes());
-    gpu.run(0, &[fill(SYSTEM_MEMORY + 0x1000, 4)]);
+    gpu.run(COMPUTE, &[fill(SYSTEM_MEMORY + 0x1000, 4)]);
     let at = SYSTEM_MEMORY;
     let dispatch = Command::Dispatch(program.dispatch(at, [1; 3], |_| None).unwrap());
     let lines = (100_u64 * 8).div_ceil(64);
-    let found = time(&mut gpu, 0, &[dispatch]);
+    let found = time(&mut gpu, COMPUTE, &[dispatch]);
     assert_eq!(found, COMMAND + GART_MISS + lines * SYSTEM + 100);
     // It is kept now.
-    assert_eq!(time(&mut gpu, 0, &[dispatch]), COMMAND + 100);
+    assert_eq!(time(&mut gpu, COMPUTE, &[dispatch]), COMMAND + 100);
 }

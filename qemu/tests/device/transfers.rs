@@ -9,7 +9,9 @@ use skua_spec::fault::{Access, Reason};
 use skua_spec::mmu::{Entry, Target};
 use skua_spec::status::Counter;
 use skua_spec::ticks;
-use skua_testbed::{Gpu, BUS, COLD, DATA, DATA_BYTES, DATA_VA, SYSTEM_FREE};
+use skua_testbed::{
+    Gpu, BUS, COLD, COMPUTE, COPY, DATA, DATA_BYTES, DATA_VA, ENGINES, SYSTEM_FREE,
+};
 
 /// Bytes that differ from their neighbours.
 fn noise(bytes: usize, seed: u8) -> Vec<u8> {
@@ -25,7 +27,7 @@ fn noise(bytes: usize, seed: u8) -> Vec<u8> {
 #[test]
 fn fill_in_the_ring_and_in_a_buffer() {
     let mut gpu = Gpu::new();
-    for engine in 0..2 {
+    for engine in ENGINES {
         gpu.clear_vram(DATA, 0x4000);
         gpu.run(
             engine,
@@ -59,7 +61,7 @@ fn fill_in_the_ring_and_in_a_buffer() {
             [0xdd, 0xcc, 0xbb, 0xaa, 0xdd, 0xcc, 0xbb, 0xaa]
         );
         assert_eq!(gpu.vram_bytes(DATA, 4), [0, 0xcc, 0xbb, 0xaa]);
-        gpu.wait_for("the interrupt", |gpu| gpu.lines.count(engine) == 1);
+        gpu.wait_for("the interrupt", |gpu| gpu.lines.count(engine.get()) == 1);
     }
     assert_eq!(gpu.counter(Counter::Packet), 2);
 }
@@ -69,7 +71,7 @@ fn sizes_of_zero_do_nothing() {
     let mut gpu = Gpu::new();
     // Not even the addresses are looked at.
     gpu.run_buffer(
-        1,
+        COPY,
         &[
             Command::Fill {
                 pattern: 1,
@@ -100,7 +102,7 @@ fn sizes_of_zero_do_nothing() {
         ],
     );
     // EXEC and four commands; the buffer.
-    assert_eq!(gpu.ticks(1), 5 + COLD);
+    assert_eq!(gpu.ticks(COPY), 5 + COLD);
     assert_eq!(gpu.counter(Counter::FillBytes), 0);
     assert_eq!(gpu.counter(Counter::CopyBytes), 0);
 }
@@ -112,7 +114,7 @@ fn ticks_of_transfers() {
     for (bytes, ticks) in [(4, 1), (64, 1), (68, 2), (0x1_0000, 1024), (0x2_0004, 2049)] {
         // A start that is not aligned to anything more than it must be.
         gpu.run(
-            1,
+            COPY,
             &[Command::Fill {
                 pattern: 0,
                 address: base + 4092,
@@ -120,9 +122,9 @@ fn ticks_of_transfers() {
             }],
         );
         expected += 1 + ticks;
-        assert_eq!(gpu.ticks(1), expected, "fill {bytes}");
+        assert_eq!(gpu.ticks(COPY), expected, "fill {bytes}");
         gpu.run(
-            1,
+            COPY,
             &[Command::Copy {
                 source: base + 3,
                 destination: base + 0x4_0001,
@@ -130,11 +132,11 @@ fn ticks_of_transfers() {
             }],
         );
         expected += 1 + (bytes - 1).div_ceil(64);
-        assert_eq!(gpu.ticks(1), expected, "copy {bytes}");
+        assert_eq!(gpu.ticks(COPY), expected, "copy {bytes}");
     }
     // Each row counts for itself.
     gpu.run(
-        1,
+        COPY,
         &[Command::Copy2d {
             source: base,
             destination: base + 0x4_0000,
@@ -145,7 +147,7 @@ fn ticks_of_transfers() {
         }],
     );
     expected += 1 + 14;
-    assert_eq!(gpu.ticks(1), expected);
+    assert_eq!(gpu.ticks(COPY), expected);
 }
 
 #[test]
@@ -159,7 +161,7 @@ fn copies_between_all_kinds_of_memory() {
         0x2_0000,
         true,
     );
-    for engine in 0..2 {
+    for engine in ENGINES {
         for (source_at, destination_at) in [(0, 0), (1, 0), (0, 3), (4095, 4095), (2048, 77)] {
             gpu.set_vram(DATA, &vec![0; DATA_BYTES as usize]);
             gpu.set_vram(DATA + source_at, &data);
@@ -205,7 +207,7 @@ fn copies_between_all_kinds_of_memory() {
     let moved = 2 * 5 * data.len() as u64;
     assert_eq!(gpu.counter(Counter::CopyBytes), 3 * moved);
     gpu.run_buffer(
-        1,
+        COPY,
         &[
             Command::Copy {
                 source: DATA_VA,
@@ -247,7 +249,7 @@ fn through_the_gart() {
         Entry::gart(BusAddr(BUS + SYSTEM_FREE + 0x1000), true, false),
     );
     gpu.run(
-        1,
+        COPY,
         &[Command::Copy {
             source: page,
             destination: vram::BASE + DATA,
@@ -265,7 +267,7 @@ fn pitched_rows() {
     gpu.set_vram(DATA + 0x4_0000, &[0xee; 0x4000]);
     let (bytes, from, to, rows) = (97, 131, 113, 70);
     gpu.run_buffer(
-        0,
+        COMPUTE,
         &[Command::Copy2d {
             source: DATA_VA + 5,
             destination: DATA_VA + 0x4_0007,
@@ -283,7 +285,7 @@ fn pitched_rows() {
     assert_eq!(gpu.vram_bytes(DATA + 0x4_0000, 0x4000), expected);
     // One row needs no pitch.
     gpu.run_buffer(
-        0,
+        COMPUTE,
         &[Command::Copy2d {
             source: DATA_VA,
             destination: DATA_VA + 0x5_0000,
@@ -305,7 +307,7 @@ fn copies_between_overlapping_ranges() {
         for (from, to) in [(distance, 5), (5, distance)] {
             gpu.set_vram(DATA, &data);
             gpu.run_buffer(
-                1,
+                COPY,
                 &[Command::Copy {
                     source: DATA_VA + from as u64,
                     destination: DATA_VA + to as u64,
@@ -332,7 +334,7 @@ fn copies_between_overlapping_ranges() {
     ] {
         gpu.set_vram(DATA, &data);
         gpu.run_buffer(
-            0,
+            COMPUTE,
             &[Command::Copy2d {
                 source: DATA_VA + from as u64,
                 destination: DATA_VA + to as u64,
@@ -358,7 +360,7 @@ fn what_was_written_before_a_fault_stays() {
     let mut gpu = Gpu::new();
     gpu.clear_vram(DATA + DATA_BYTES - 0x1000, 0x1000);
     let fault = gpu.run_buffer_to_fault(
-        1,
+        COPY,
         &[Command::Fill {
             pattern: u32::MAX,
             address: DATA_VA + DATA_BYTES - 0x1000,
@@ -366,7 +368,7 @@ fn what_was_written_before_a_fault_stays() {
         }],
     );
     let end = DATA_VA + DATA_BYTES;
-    let expected = gpu.expect(1, Reason::NotPresent, Access::Write, end);
+    let expected = gpu.expect(COPY, Reason::NotPresent, Access::Write, end);
     assert_eq!(fault, expected);
     assert_eq!(
         gpu.vram_bytes(DATA + DATA_BYTES - 0x1000, 0x1000),
@@ -374,14 +376,14 @@ fn what_was_written_before_a_fault_stays() {
     );
     // EXEC, FILL, and 64 times 64 bytes; the buffer, the last page, and what should have been next
     // to it.
-    assert_eq!(gpu.ticks(1), 66 + 2 * COLD + ticks::TLB_MISS);
+    assert_eq!(gpu.ticks(COPY), 66 + 2 * COLD + ticks::TLB_MISS);
 }
 
 #[test]
 fn the_largest_operands_end_at_the_first_hole() {
     let mut gpu = Gpu::new();
     let fault = gpu.run_buffer_to_fault(
-        1,
+        COPY,
         &[Command::Fill {
             pattern: 0,
             address: DATA_VA,
@@ -389,10 +391,10 @@ fn the_largest_operands_end_at_the_first_hole() {
         }],
     );
     assert_eq!(fault.address, DATA_VA + DATA_BYTES);
-    gpu.reset_engine(1);
-    gpu.start_engine(1);
+    gpu.reset_engine(COPY);
+    gpu.start_engine(COPY);
     let fault = gpu.run_buffer_to_fault(
-        1,
+        COPY,
         &[Command::Copy2d {
             source: DATA_VA,
             destination: DATA_VA,
@@ -403,12 +405,12 @@ fn the_largest_operands_end_at_the_first_hole() {
         }],
     );
     assert_eq!(fault.address, DATA_VA + u64::from(u32::MAX));
-    gpu.reset_engine(1);
-    gpu.start_engine(1);
+    gpu.reset_engine(COPY);
+    gpu.start_engine(COPY);
     // In the ring, over the end of VRAM.
     let end = vram::BASE + skua_testbed::VRAM_BYTES;
     let fault = gpu.run_to_fault(
-        1,
+        COPY,
         &[Command::Fill {
             pattern: 0,
             address: end - 8,

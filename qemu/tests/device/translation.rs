@@ -15,8 +15,8 @@ use skua_spec::number::Asid;
 use skua_spec::regs;
 use skua_spec::status::Counter;
 use skua_testbed::{
-    Gpu, ASID, BUS, CONTEXT, CONTEXT_ID, DATA, DATA_VA, GART_PAGES, GART_TABLE, OTHER,
-    SYSTEM_BYTES, SYSTEM_FREE, TABLES, VRAM_BYTES,
+    Gpu, ASID, BUS, COMPUTE, CONTEXT, CONTEXT_ID, COPY, DATA, DATA_VA, GART_PAGES, GART_TABLE,
+    OTHER, SYSTEM_BYTES, SYSTEM_FREE, TABLES, VRAM_BYTES,
 };
 
 /// A page for the tests of this file.
@@ -47,7 +47,7 @@ fn all_page_sizes_in_both_memories() {
             let va = va + (i * 2 + j as u64) * 0x4000_0000;
             gpu.map_page(va, target, size, true);
             let last = size.bytes() - 8;
-            gpu.run_buffer(0, &[signal(va, 1 + i), signal(va + last, 2 + i)]);
+            gpu.run_buffer(COMPUTE, &[signal(va, 1 + i), signal(va + last, 2 + i)]);
             let (first, last) = match target {
                 Target::Vram(_) => (gpu.vram64(0x40_0000), gpu.vram64(0x40_0000 + last)),
                 Target::System(_) => (gpu.system64(0x20_0000), gpu.system64(0x20_0000 + last)),
@@ -65,15 +65,15 @@ fn one_entry_of_a_64k_page_serves_all_of_it() {
     let va = 0x40_0000_0000;
     gpu.map_page(va, in_vram(0x40_0000), PageSize::Size64K, true);
     let (exec, fence) = gpu.exec(
-        0,
+        COMPUTE,
         &(0..16)
             .map(|i| signal(va + i * 4096, i))
             .collect::<Vec<_>>(),
     );
     let misses = gpu.counter(Counter::TlbMiss);
-    gpu.start(0, &[exec]);
-    gpu.wait_fence(0, fence);
-    gpu.wait_idle(0);
+    gpu.start(COMPUTE, &[exec]);
+    gpu.wait_fence(COMPUTE, fence);
+    gpu.wait_idle(COMPUTE);
     // The buffer's page and the large page.
     assert_eq!(gpu.counter(Counter::TlbMiss) - misses, 2);
     assert!(gpu.counter(Counter::TlbHit) >= 15);
@@ -108,7 +108,7 @@ fn tables_in_system_memory() {
     }
     gpu.write_context(CONTEXT + 64, Asid(3), 4, Entry::table(in_system(tables[0])));
     gpu.run(
-        1,
+        COPY,
         &[Command::Exec {
             context: vram::BASE + CONTEXT + 64,
             base: VA,
@@ -128,7 +128,7 @@ fn the_edge_of_the_space() {
     let last = (1 << 48) - 4096;
     gpu.map_page(last, in_vram(DATA), PageSize::Size4K, true);
     gpu.map_page(0, in_vram(DATA + 0x1000), PageSize::Size4K, true);
-    gpu.run_buffer(0, &[signal(last + 4088, 5), signal(0, 6)]);
+    gpu.run_buffer(COMPUTE, &[signal(last + 4088, 5), signal(0, 6)]);
     assert_eq!((gpu.vram64(DATA + 4088), gpu.vram64(DATA + 0x1000)), (5, 6));
     // A transfer goes up to the edge and not over it.
     for (address, expected) in [
@@ -141,11 +141,11 @@ fn the_edge_of_the_space() {
             address,
             bytes: 8,
         };
-        let fault = gpu.run_buffer_to_fault(0, &[fill]);
-        let record = gpu.expect(0, Reason::AddressRange, Access::Write, expected);
+        let fault = gpu.run_buffer_to_fault(COMPUTE, &[fill]);
+        let record = gpu.expect(COMPUTE, Reason::AddressRange, Access::Write, expected);
         assert_eq!(fault, record);
-        gpu.reset_engine(0);
-        gpu.start_engine(0);
+        gpu.reset_engine(COMPUTE);
+        gpu.start_engine(COMPUTE);
     }
 }
 
@@ -158,16 +158,16 @@ fn absent_at_each_level() {
         let entry = gpu.vram64(at);
         for absent in [0, !Entry::VALID] {
             gpu.set_vram64(at, absent);
-            let fault = gpu.run_buffer_to_fault(0, &[signal(VA + 8, 1)]);
-            let mut expected = gpu.expect(0, Reason::NotPresent, Access::Write, VA + 8);
+            let fault = gpu.run_buffer_to_fault(COMPUTE, &[signal(VA + 8, 1)]);
+            let mut expected = gpu.expect(COMPUTE, Reason::NotPresent, Access::Write, VA + 8);
             expected.detail = level;
             assert_eq!(fault, expected);
-            gpu.reset_engine(0);
-            gpu.start_engine(0);
+            gpu.reset_engine(COMPUTE);
+            gpu.start_engine(COMPUTE);
         }
         gpu.set_vram64(at, entry);
     }
-    gpu.run_buffer(0, &[signal(VA + 8, 1)]);
+    gpu.run_buffer(COMPUTE, &[signal(VA + 8, 1)]);
 }
 
 #[test]
@@ -192,12 +192,12 @@ fn each_malformed_bit_at_each_level() {
                 continue;
             }
             gpu.set_vram64(at, entry | bit);
-            let fault = gpu.run_buffer_to_fault(0, &[signal(VA, 1)]);
-            let mut expected = gpu.expect(0, Reason::BadEntry, Access::Write, VA);
+            let fault = gpu.run_buffer_to_fault(COMPUTE, &[signal(VA, 1)]);
+            let mut expected = gpu.expect(COMPUTE, Reason::BadEntry, Access::Write, VA);
             expected.detail = level;
             assert_eq!(fault, expected, "level {level}, bit {bit:#x}");
-            gpu.reset_engine(0);
-            gpu.start_engine(0);
+            gpu.reset_engine(COMPUTE);
+            gpu.start_engine(COMPUTE);
         }
         gpu.set_vram64(at, entry);
     }
@@ -209,13 +209,13 @@ fn each_malformed_bit_at_each_level() {
         let at = gpu.entry_at(VA, level);
         let entry = gpu.vram64(at);
         gpu.set_vram64(at, Entry::page(in_vram(target), size, true, false).0);
-        let fault = gpu.run_buffer_to_fault(0, &[signal(VA, 1)]);
+        let fault = gpu.run_buffer_to_fault(COMPUTE, &[signal(VA, 1)]);
         assert_eq!((fault.reason, fault.detail), (Reason::BadEntry, level));
-        gpu.reset_engine(0);
-        gpu.start_engine(0);
+        gpu.reset_engine(COMPUTE);
+        gpu.start_engine(COMPUTE);
         gpu.set_vram64(at, entry);
     }
-    gpu.run_buffer(0, &[signal(VA, 1)]);
+    gpu.run_buffer(COMPUTE, &[signal(VA, 1)]);
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn read_only_pages() {
             value: 0,
         };
         // A look does not make it writable.
-        gpu.run_buffer(0, &[read]);
+        gpu.run_buffer(COMPUTE, &[read]);
         for command in [
             signal(va, 1),
             Command::Fill {
@@ -243,10 +243,13 @@ fn read_only_pages() {
                 bytes: 4,
             },
         ] {
-            let fault = gpu.run_buffer_to_fault(0, &[command]);
-            assert_eq!(fault, gpu.expect(0, Reason::ReadOnly, Access::Write, va));
-            gpu.reset_engine(0);
-            gpu.start_engine(0);
+            let fault = gpu.run_buffer_to_fault(COMPUTE, &[command]);
+            assert_eq!(
+                fault,
+                gpu.expect(COMPUTE, Reason::ReadOnly, Access::Write, va)
+            );
+            gpu.reset_engine(COMPUTE);
+            gpu.start_engine(COMPUTE);
         }
     }
 }
@@ -277,11 +280,11 @@ fn nothing_behind_an_entry() {
                 Entry::table(target)
             };
             gpu.set_vram64(at, bad.0);
-            let fault = gpu.run_buffer_to_fault(0, &[signal(VA, 1)]);
-            let expected = gpu.expect(0, Reason::BusError, Access::Write, VA);
+            let fault = gpu.run_buffer_to_fault(COMPUTE, &[signal(VA, 1)]);
+            let expected = gpu.expect(COMPUTE, Reason::BusError, Access::Write, VA);
             assert_eq!(fault, expected, "{target:?} {level}");
-            gpu.reset_engine(0);
-            gpu.start_engine(0);
+            gpu.reset_engine(COMPUTE);
+            gpu.start_engine(COMPUTE);
             gpu.set_vram64(at, entry);
         }
     }
@@ -308,7 +311,7 @@ fn the_gart_and_its_faults() {
         (Entry::gart(BusAddr(0x1000), true, true), Reason::BusError),
     ] {
         gpu.set_gart(5, entry);
-        let fault = gpu.run_to_fault(1, &[signal(page + 8, 1)]);
+        let fault = gpu.run_to_fault(COPY, &[signal(page + 8, 1)]);
         assert_eq!(
             (fault.reason, fault.access, fault.address, fault.detail),
             (reason, Access::Write, page + 8, 0)
@@ -317,8 +320,8 @@ fn the_gart_and_its_faults() {
             (fault.asid, fault.context_id, fault.fence),
             (Asid::SYSTEM, 0, 0)
         );
-        gpu.reset_engine(1);
-        gpu.start_engine(1);
+        gpu.reset_engine(COPY);
+        gpu.start_engine(COPY);
     }
     for (address, reason) in [
         // Behind the pages that are switched on.
@@ -332,19 +335,19 @@ fn the_gart_and_its_faults() {
         (BUS, Reason::AddressRange),
         (u64::MAX - 7, Reason::AddressRange),
     ] {
-        let fault = gpu.run_to_fault(1, &[signal(address, 1)]);
+        let fault = gpu.run_to_fault(COPY, &[signal(address, 1)]);
         assert_eq!((fault.reason, fault.address), (reason, address));
-        gpu.reset_engine(1);
-        gpu.start_engine(1);
+        gpu.reset_engine(COPY);
+        gpu.start_engine(COPY);
     }
     gpu.set_gart(5, good);
-    gpu.run(1, &[signal(page + 8, 1)]);
+    gpu.run(COPY, &[signal(page + 8, 1)]);
     assert_eq!(gpu.system64(SYSTEM_FREE + 8), 1);
     // A table that nothing answers at.
     gpu.set(regs::GART_TABLE::new().with_address(BusAddr(0x7000)));
     gpu.write(regs::GART_PAGES, 16);
     gpu.invalidate(Some(Asid::SYSTEM));
-    let fault = gpu.run_to_fault(1, &[signal(page, 1)]);
+    let fault = gpu.run_to_fault(COPY, &[signal(page, 1)]);
     assert_eq!((fault.reason, fault.address), (Reason::BusError, page));
 }
 
@@ -394,14 +397,14 @@ fn the_tlb_keeps_what_it_found_until_it_is_flushed() {
         gpu.map_page(VA, in_vram(old), PageSize::Size4K, true);
         gpu.set_vram64(old, 0);
         gpu.set_vram64(new, 0);
-        gpu.run_buffer(0, &[signal(VA, 1)]);
+        gpu.run_buffer(COMPUTE, &[signal(VA, 1)]);
         gpu.map_page(VA, in_vram(new), PageSize::Size4K, true);
         match flush {
             Flush::Nothing => {}
-            Flush::NewPacket => gpu.run_buffer(0, &[Command::FlushCache]),
-            Flush::Command(asid) => gpu.run(0, &[Command::FlushTlb { asid }]),
+            Flush::NewPacket => gpu.run_buffer(COMPUTE, &[Command::FlushCache]),
+            Flush::Command(asid) => gpu.run(COMPUTE, &[Command::FlushTlb { asid }]),
             Flush::AnotherAsid => gpu.run(
-                0,
+                COMPUTE,
                 &[
                     Command::FlushTlb { asid: Some(OTHER) },
                     Command::FlushTlb {
@@ -415,15 +418,15 @@ fn the_tlb_keeps_what_it_found_until_it_is_flushed() {
                 gpu.invalidate(Some(Asid::SYSTEM));
             }
             Flush::EngineReset => {
-                gpu.reset_engine(0);
-                gpu.start_engine(0);
+                gpu.reset_engine(COMPUTE);
+                gpu.start_engine(COMPUTE);
             }
         }
-        gpu.run_buffer(0, &[signal(VA, 2)]);
+        gpu.run_buffer(COMPUTE, &[signal(VA, 2)]);
         let expected = if goes { (1, 2) } else { (2, 0) };
         assert_eq!((gpu.vram64(old), gpu.vram64(new)), expected, "{flush:?}");
         // The other engine has a TLB of its own.
-        gpu.run_buffer(1, &[signal(VA, 3)]);
+        gpu.run_buffer(COPY, &[signal(VA, 3)]);
         assert_eq!(gpu.vram64(new), 3, "{flush:?}");
     }
 }
@@ -437,14 +440,14 @@ fn goes_another_way(level: u32, flush: impl FnOnce(&mut Gpu)) -> bool {
     let probe = VA + entry_span(level - 1);
     gpu.map_page(VA, in_vram(DATA), PageSize::Size4K, true);
     gpu.map_page(probe, in_vram(old), PageSize::Size4K, true);
-    gpu.run_buffer(0, &[signal(VA, 1)]);
+    gpu.run_buffer(COMPUTE, &[signal(VA, 1)]);
     let (at, table) = (gpu.entry_at(VA, level), gpu.new_table());
     gpu.set_vram64(at, Entry::table(in_vram(table)).0);
     gpu.map_page(probe, in_vram(new), PageSize::Size4K, true);
     flush(&mut gpu);
     gpu.set_vram64(old, 0);
     gpu.set_vram64(new, 0);
-    gpu.run_buffer(0, &[signal(probe, 1)]);
+    gpu.run_buffer(COMPUTE, &[signal(probe, 1)]);
     let found = (gpu.vram64(old), gpu.vram64(new));
     assert!(matches!(found, (0, 1) | (1, 0)), "{found:?}");
     found == (0, 1)
@@ -456,16 +459,18 @@ fn tables_are_kept_until_they_are_flushed() {
         assert!(!goes_another_way(level, |_| {}), "level {level}");
         for (asid, goes) in [(Some(ASID), true), (None, true), (Some(OTHER), false)] {
             let found = [
-                goes_another_way(level, |gpu| gpu.run(0, &[Command::FlushTlb { asid }])),
-                goes_another_way(level, |gpu| gpu.run(0, &[Command::Invalidate { asid }])),
-                goes_another_way(level, |gpu| gpu.run(1, &[Command::Invalidate { asid }])),
+                goes_another_way(level, |gpu| gpu.run(COMPUTE, &[Command::FlushTlb { asid }])),
+                goes_another_way(level, |gpu| {
+                    gpu.run(COMPUTE, &[Command::Invalidate { asid }])
+                }),
+                goes_another_way(level, |gpu| gpu.run(COPY, &[Command::Invalidate { asid }])),
                 goes_another_way(level, |gpu| gpu.invalidate(asid)),
             ];
             assert_eq!(found, [goes; 4], "level {level}, {asid:?}");
         }
         let reset = |gpu: &mut Gpu| {
-            gpu.reset_engine(0);
-            gpu.start_engine(0);
+            gpu.reset_engine(COMPUTE);
+            gpu.start_engine(COMPUTE);
         };
         assert!(goes_another_way(level, reset), "level {level}");
     }
@@ -585,30 +590,30 @@ fn as_much_is_kept_as_the_manual_says() {
 fn a_stale_entry_keeps_its_write_bit_and_an_absent_one_is_not_kept() {
     let mut gpu = Gpu::new();
     // Absent: a fault, then present: no flush is needed.
-    let fault = gpu.run_buffer_to_fault(0, &[signal(VA, 1)]);
+    let fault = gpu.run_buffer_to_fault(COMPUTE, &[signal(VA, 1)]);
     assert_eq!(fault.reason, Reason::NotPresent);
     gpu.map_page(VA, in_vram(DATA), PageSize::Size4K, false);
     let read = Command::Wait {
         address: VA,
         value: 0,
     };
-    gpu.reset_engine(0);
-    gpu.start_engine(0);
-    gpu.run_buffer(0, &[read]);
+    gpu.reset_engine(COMPUTE);
+    gpu.start_engine(COMPUTE);
+    gpu.run_buffer(COMPUTE, &[read]);
     // Now writable, but the TLB does not know.
     gpu.map_page(VA, in_vram(DATA), PageSize::Size4K, true);
-    let fault = gpu.run_buffer_to_fault(0, &[signal(VA, 1)]);
+    let fault = gpu.run_buffer_to_fault(COMPUTE, &[signal(VA, 1)]);
     assert_eq!(fault.reason, Reason::ReadOnly);
-    gpu.reset_engine(0);
-    gpu.start_engine(0);
-    gpu.run_buffer(0, &[signal(VA, 1)]);
+    gpu.reset_engine(COMPUTE);
+    gpu.start_engine(COMPUTE);
+    gpu.run_buffer(COMPUTE, &[signal(VA, 1)]);
     // Taken away, but the TLB still knows it.
     let at = gpu.entry_at(VA, 0);
     gpu.set_vram64(at, 0);
-    gpu.run_buffer(0, &[signal(VA, 2)]);
+    gpu.run_buffer(COMPUTE, &[signal(VA, 2)]);
     assert_eq!(gpu.vram64(DATA), 2);
     gpu.invalidate(Some(ASID));
-    let fault = gpu.run_buffer_to_fault(0, &[signal(VA, 3)]);
+    let fault = gpu.run_buffer_to_fault(COMPUTE, &[signal(VA, 3)]);
     assert_eq!((fault.reason, fault.detail), (Reason::NotPresent, 0));
 }
 
@@ -616,19 +621,19 @@ fn a_stale_entry_keeps_its_write_bit_and_an_absent_one_is_not_kept() {
 fn the_gart_is_kept_as_well() {
     let mut gpu = Gpu::new();
     let page = gpu.set_gart(7, Entry::gart(BusAddr(BUS + SYSTEM_FREE), true, true));
-    gpu.run(1, &[signal(page, 1)]);
+    gpu.run(COPY, &[signal(page, 1)]);
     gpu.set_gart(
         7,
         Entry::gart(BusAddr(BUS + SYSTEM_FREE + 0x1000), true, true),
     );
     gpu.run(
-        1,
+        COPY,
         &[signal(page, 2), Command::FlushTlb { asid: Some(ASID) }],
     );
-    gpu.run(1, &[signal(page, 3)]);
+    gpu.run(COPY, &[signal(page, 3)]);
     assert_eq!(gpu.system64(SYSTEM_FREE), 3);
     gpu.run(
-        1,
+        COPY,
         &[
             Command::FlushTlb {
                 asid: Some(Asid::SYSTEM),
@@ -640,10 +645,10 @@ fn the_gart_is_kept_as_well() {
     assert_eq!(gpu.system64(SYSTEM_FREE + 0x1000), 4);
     // Switched off: what is kept still works, the rest does not.
     gpu.write(regs::GART_PAGES, 0);
-    gpu.run(1, &[signal(page, 5)]);
+    gpu.run(COPY, &[signal(page, 5)]);
     assert_eq!(gpu.system64(SYSTEM_FREE + 0x1000), 5);
     gpu.invalidate(Some(Asid::SYSTEM));
-    let fault = gpu.run_to_fault(1, &[signal(page, 6)]);
+    let fault = gpu.run_to_fault(COPY, &[signal(page, 6)]);
     assert_eq!(fault.reason, Reason::NotPresent);
 }
 
@@ -658,15 +663,15 @@ fn pages_of_a_process_in_the_gart_are_translated_twice() {
     let system = |page: u64| Entry::gart(BusAddr(BUS + SYSTEM_FREE + page * 0x1000), true, true);
     gpu.set_gart(7, system(0));
     gpu.map_page(VA, in_gart(7), PageSize::Size4K, true);
-    gpu.run_buffer(0, &[signal(VA + 8, 1)]);
+    gpu.run_buffer(COMPUTE, &[signal(VA + 8, 1)]);
     assert_eq!(gpu.system64(SYSTEM_FREE + 8), 1);
     // Each of the two translations is kept for itself: a flush of the GART alone is enough.
     gpu.set_gart(7, system(1));
     gpu.invalidate(Some(ASID));
-    gpu.run_buffer(0, &[signal(VA + 8, 2)]);
+    gpu.run_buffer(COMPUTE, &[signal(VA + 8, 2)]);
     assert_eq!(gpu.system64(SYSTEM_FREE + 8), 2);
     gpu.invalidate(Some(Asid::SYSTEM));
-    gpu.run_buffer(0, &[signal(VA + 8, 3)]);
+    gpu.run_buffer(COMPUTE, &[signal(VA + 8, 3)]);
     assert_eq!(gpu.system64(SYSTEM_FREE + 8), 2);
     assert_eq!(gpu.system64(SYSTEM_FREE + 0x1008), 3);
     // A large page, of which each part goes its own way.
@@ -677,7 +682,7 @@ fn pages_of_a_process_in_the_gart_are_translated_twice() {
     gpu.map_page(large, in_gart(16), PageSize::Size64K, true);
     gpu.invalidate(Some(ASID));
     gpu.run_buffer(
-        0,
+        COMPUTE,
         &[Command::Fill {
             pattern: 0x5a5a_5a5a,
             address: large + 0xff8,
@@ -701,14 +706,14 @@ fn pages_of_a_process_in_the_gart_are_translated_twice() {
         gpu.set_gart(7, entry);
         gpu.map_page(VA, in_gart(7), PageSize::Size4K, write);
         gpu.invalidate(None);
-        let fault = gpu.run_buffer_to_fault(0, &[signal(VA + 8, 4)]);
+        let fault = gpu.run_buffer_to_fault(COMPUTE, &[signal(VA + 8, 4)]);
         assert_eq!(
             fault,
-            gpu.expect(0, reason, Access::Write, VA + 8),
+            gpu.expect(COMPUTE, reason, Access::Write, VA + 8),
             "{entry:?}"
         );
-        gpu.reset_engine(0);
-        gpu.start_engine(0);
+        gpu.reset_engine(COMPUTE);
+        gpu.start_engine(COMPUTE);
     }
 }
 
@@ -727,23 +732,23 @@ fn what_reads_a_dummy_page_is_counted() {
     assert_eq!(gpu.counter(Counter::GartDummy), 0);
     for count in 1..4 {
         // Of the tables, and of the TLB.
-        gpu.run_buffer(0, &[read]);
+        gpu.run_buffer(COMPUTE, &[read]);
         assert_eq!(gpu.counter(Counter::GartDummy), count);
     }
     assert_eq!(gpu.vram64(DATA), 0x1234);
     // What is written goes nowhere.
-    let fault = gpu.run_buffer_to_fault(0, &[signal(VA + 8, 4)]);
+    let fault = gpu.run_buffer_to_fault(COMPUTE, &[signal(VA + 8, 4)]);
     assert_eq!(
         fault,
-        gpu.expect(0, Reason::ReadOnly, Access::Write, VA + 8)
+        gpu.expect(COMPUTE, Reason::ReadOnly, Access::Write, VA + 8)
     );
     assert_eq!(gpu.system64(SYSTEM_FREE + 0x3008), 0x1234);
-    gpu.reset_engine(0);
-    gpu.start_engine(0);
+    gpu.reset_engine(COMPUTE);
+    gpu.start_engine(COMPUTE);
     // The same page, mapped.
     gpu.set_gart(7, Entry::gart(dummy, true, true));
     gpu.invalidate(Some(Asid::SYSTEM));
-    gpu.run_buffer(0, &[read]);
+    gpu.run_buffer(COMPUTE, &[read]);
     assert_eq!(gpu.counter(Counter::GartDummy), 3);
 }
 
@@ -752,7 +757,7 @@ fn address_spaces_do_not_mix() {
     let mut gpu = Gpu::new();
     // A second process with the same addresses and another page.
     gpu.map_page(VA, in_vram(DATA), PageSize::Size4K, true);
-    gpu.run_buffer(0, &[signal(VA, 1)]);
+    gpu.run_buffer(COMPUTE, &[signal(VA, 1)]);
     let tables = gpu.vram_bytes(TABLES, 0x1_0000);
     let other = 0x50_0000;
     gpu.set_vram(other, &tables);
@@ -763,13 +768,13 @@ fn address_spaces_do_not_mix() {
         CONTEXT_ID + 1,
         Entry::table(in_vram(other)),
     );
-    let (mut exec, _) = gpu.exec(0, &[signal(VA, 2)]);
+    let (mut exec, _) = gpu.exec(COMPUTE, &[signal(VA, 2)]);
     if let Command::Exec { context, .. } = &mut exec {
         *context = vram::BASE + CONTEXT + 64;
     }
     let index = skua_spec::mmu::index(skua_spec::address::GpuVa(VA), 3) as u64 * 8;
     gpu.set_vram64(other + index, 0);
-    let fault = gpu.run_to_fault(0, &[exec]);
+    let fault = gpu.run_to_fault(COMPUTE, &[exec]);
     assert_eq!(
         (fault.reason, fault.detail, fault.asid, fault.context_id),
         (Reason::NotPresent, 3, OTHER, CONTEXT_ID + 1)

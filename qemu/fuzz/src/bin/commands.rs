@@ -7,7 +7,7 @@
 #[path = "../session.rs"]
 mod session;
 use libfuzzer_sys::fuzz_target;
-use skua_testbed::RING_BYTES;
+use skua_testbed::{COMPUTE, COPY, RING_BYTES};
 
 fuzz_target!(|data: &[u8]| session::with(|stepped| {
     let bytes = &data[..data.len().min(RING_BYTES as usize - 64) & !7];
@@ -15,8 +15,8 @@ fuzz_target!(|data: &[u8]| session::with(|stepped| {
         .chunks_exact(4)
         .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
         .collect();
-    let (exec, _) = stepped.exec_words(0, &words);
-    stepped.start(0, &[exec]);
-    stepped.set_vram(stepped.ring_at(1), bytes);
+    let (exec, _) = stepped.exec_words(COMPUTE, &words);
+    stepped.start(COMPUTE, &[exec]);
+    stepped.set_vram(stepped.ring_at(COPY), bytes);
     stepped.cores[1].ring_doorbell(bytes.len() as u32);
 }));

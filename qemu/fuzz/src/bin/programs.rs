@@ -9,7 +9,7 @@ mod session;
 
 use libfuzzer_sys::fuzz_target;
 use skua_spec::command::{Command, Dispatch, MAX_ARGUMENTS, MAX_PROGRAM};
-use skua_testbed::{DATA, DATA_VA};
+use skua_testbed::{COMPUTE, DATA, DATA_VA};
 
 fuzz_target!(|data: &[u8]| session::with(|stepped| {
     let Some((shape, program)) = data.split_first_chunk::<8>() else {
@@ -35,6 +35,6 @@ fuzz_target!(|data: &[u8]| session::with(|stepped| {
         arguments,
         argument_count: usize::from(shape[6]) % (MAX_ARGUMENTS + 1) & !1,
     };
-    let (exec, _) = stepped.exec(0, &[Command::Dispatch(dispatch)]);
-    stepped.start(0, &[exec]);
+    let (exec, _) = stepped.exec(COMPUTE, &[Command::Dispatch(dispatch)]);
+    stepped.start(COMPUTE, &[exec]);
 }));

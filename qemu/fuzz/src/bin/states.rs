@@ -14,7 +14,7 @@ use skua_spec::address::GpuVa;
 use skua_spec::command::{Blend, Command, Dispatch, Draw, Rectangle, MAX_ARGUMENTS};
 use skua_spec::context::{Descriptor, SaveArea};
 use skua_spec::isa::{Instruction, Op, IMMEDIATE};
-use skua_testbed::{CONTEXT, DATA, DATA_VA, SAVE_VA, STATE};
+use skua_testbed::{COMPUTE, CONTEXT, DATA, DATA_VA, SAVE_VA, STATE};
 
 /// A program that never ends, and has registers of all kinds.
 const PROGRAM: [Instruction; 4] = [
@@ -86,15 +86,15 @@ fuzz_target!(|data: &[u8]| session::with(|stepped| {
         bytes: SAVE_SIZE,
     };
     stepped.set_save_area(CONTEXT, Some(area));
-    let (mut exec, _) = stepped.exec(0, &[command]);
-    stepped.start(0, &[exec]);
+    let (mut exec, _) = stepped.exec(COMPUTE, &[command]);
+    stepped.start(COMPUTE, &[exec]);
     // Into the midst of it: a step ends where something is seen outside.
     for _ in 0..8 {
-        stepped.step(0, 300);
+        stepped.step(COMPUTE, 300);
     }
     stepped.cores[0].preempt(1);
     for _ in 0..10_000 {
-        if let Outcome::Preempted { .. } = stepped.step(0, 1000) {
+        if let Outcome::Preempted { .. } = stepped.step(COMPUTE, 1000) {
             break;
         }
     }
@@ -112,5 +112,5 @@ fuzz_target!(|data: &[u8]| session::with(|stepped| {
     if let Command::Exec { resume, .. } = &mut exec {
         *resume = true;
     }
-    stepped.start(0, &[exec]);
+    stepped.start(COMPUTE, &[exec]);
 }));

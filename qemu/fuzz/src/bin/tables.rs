@@ -10,7 +10,7 @@ mod session;
 use libfuzzer_sys::fuzz_target;
 use skua_gpu::gart;
 use skua_spec::command::Command;
-use skua_testbed::{CONTEXT, DATA_VA, GART_TABLE, TABLES};
+use skua_testbed::{COMPUTE, CONTEXT, COPY, DATA_VA, GART_TABLE, TABLES};
 
 fuzz_target!(|data: &[u8]| session::with(|stepped| {
     // Ten bytes: which word, and what is put there.
@@ -41,10 +41,10 @@ fuzz_target!(|data: &[u8]| session::with(|stepped| {
             value: 1,
         },
     ];
-    let (exec, _) = stepped.exec(0, &work);
-    stepped.start(0, &[exec]);
+    let (exec, _) = stepped.exec(COMPUTE, &work);
+    stepped.start(COMPUTE, &[exec]);
     stepped.start(
-        1,
+        COPY,
         &[Command::Fill {
             pattern: 5,
             address: gart::BASE,

@@ -18,9 +18,12 @@ use skua_spec::address::{GpuPhys, GpuVa};
 use skua_spec::command::{Command, Draw, EngineKind, Rectangle, BYTES_PER_TICK};
 use skua_spec::context::{Image, SaveArea, IMAGE_SIZE};
 use skua_spec::mmu::{PageSize, Target};
+use skua_spec::number::EngineIndex;
 use skua_spec::preemption::{Cause, Level};
 use skua_spec::status::{engine::COMPLETED_FENCE, Counter};
-use skua_testbed::{root, Gpu, ASID, BUFFER, CONTEXT, DATA, DATA_VA, SAVE_VA, VRAM_BYTES};
+use skua_testbed::{
+    root, Gpu, ASID, BUFFER, COMPUTE, CONTEXT, COPY, DATA, DATA_VA, SAVE_VA, VRAM_BYTES,
+};
 
 use crate::fit::Line;
 use crate::report::Report;
@@ -150,7 +153,7 @@ fn stopped(
 ) -> Result<()> {
     let mut restores = None;
     for (request, gap) in (1..).zip(GAPS.iter().cycle().take(most)) {
-        let completed = gpu.engine64(0, COMPLETED_FENCE);
+        let completed = gpu.engine64(COMPUTE, COMPLETED_FENCE);
         let left = packets.iter().filter(|(_, fence)| *fence > completed);
         let mut left: Vec<Command> = left.map(|(exec, _)| *exec).collect();
         let Some(first) = left.first_mut() else {
@@ -160,17 +163,17 @@ fn stopped(
         if restores.is_some() {
             *first = resumed(*first);
         }
-        gpu.start(0, &left);
+        gpu.start(COMPUTE, &left);
         let restoring = 2 * restores.unwrap_or(0) / BYTES_PER_TICK;
         let asked = advance(gpu, gap + restoring)?;
         let before = gpu.counter(Counter::SavedBytes);
-        gpu.ask_to_preempt(0, request);
+        gpu.ask_to_preempt(COMPUTE, request);
         let stop = Stop {
             asked,
             answered: finish(gpu)?,
             saved: gpu.counter(Counter::SavedBytes) - before,
         };
-        let within = gpu.preempted(0).cause == Cause::Within;
+        let within = gpu.preempted(COMPUTE).cause == Cause::Within;
         restores = within.then_some(stop.saved);
         then(gpu, &stop)?;
     }
@@ -195,7 +198,7 @@ fn latency(report: &mut Report) -> Result<()> {
             })?,
             None => copy(COPIED),
         };
-        let packet = gpu.exec(0, &[command]);
+        let packet = gpu.exec(COMPUTE, &[command]);
         // It has worked before: that its first addresses have to be found is none of this.
         first_command(&mut gpu)?;
         let mut stops = Vec::new();
@@ -251,7 +254,7 @@ fn first_command(gpu: &mut Gpu) -> Result<u64> {
         address: DATA_VA + WORDS,
         value: 1,
     };
-    let (mut exec, _) = gpu.exec(1, &[signal]);
+    let (mut exec, _) = gpu.exec(COPY, &[signal]);
     if let Command::Exec {
         context,
         fence,
@@ -261,7 +264,7 @@ fn first_command(gpu: &mut Gpu) -> Result<u64> {
     {
         (*context, *fence, *interrupt) = (vram::BASE + OTHER, None, false);
     }
-    gpu.start(0, &[exec]);
+    gpu.start(COMPUTE, &[exec]);
     let mut before = None;
     loop {
         let now = advance(gpu, 1)?;
@@ -352,7 +355,7 @@ fn compute(gpu: &Gpu, groups: u32, segments: u32) -> Result<Command> {
 fn states(report: &mut Report) -> Result<()> {
     let gpu = device(stops_at(Level::Instruction));
     let asked = advance(&gpu, 100)?;
-    gpu.ask_to_preempt(0, 1);
+    gpu.ask_to_preempt(COMPUTE, 1);
     let idle = finish(&gpu)? - asked;
     report.ratio("stop.idle.ticks", idle, 1)?;
     report.ratio("stop.idle.bytes", gpu.counter(Counter::SavedBytes), 1)?;
@@ -378,7 +381,7 @@ fn states(report: &mut Report) -> Result<()> {
                 ..stops_at(level)
             });
             let commands = work(&gpu)?;
-            let packet = gpu.exec(0, &commands);
+            let packet = gpu.exec(COMPUTE, &commands);
             let mut most = [0; 2];
             stopped(&mut gpu, &[packet], STOPS, |_, stop| {
                 let of = [stop.answered - stop.asked, stop.saved];
@@ -411,7 +414,7 @@ fn honesty(report: &mut Report) -> Result<()> {
             counts[longer] = scale;
             let [packets, dispatches, groups, segments] = counts;
             let commands = vec![compute(gpu, groups, segments)?; dispatches as usize];
-            Ok((0..packets).map(|_| gpu.exec(0, &commands)).collect())
+            Ok((0..packets).map(|_| gpu.exec(COMPUTE, &commands)).collect())
         })?;
     }
     // Likewise: commands, triangles of each, rows of each.
@@ -426,12 +429,12 @@ fn honesty(report: &mut Report) -> Result<()> {
             counts[longer] = scale;
             let [commands, triangles, rows] = counts;
             let commands = vec![draw(gpu, triangles, rows)?; commands as usize];
-            Ok(vec![gpu.exec(0, &commands)])
+            Ok(vec![gpu.exec(COMPUTE, &commands)])
         })?;
     }
     slope(report, "honesty.copy", Level::Instruction, |gpu, scale| {
         let part = COPIED / u64::from(SCALES[2]);
-        Ok(vec![gpu.exec(0, &[copy(u64::from(scale) * part)])])
+        Ok(vec![gpu.exec(COMPUTE, &[copy(u64::from(scale) * part)])])
     })
 }
 
@@ -448,7 +451,7 @@ fn slope(
         let mut gpu = fresh();
         let packets = work(&mut gpu, scale)?;
         let execs: Vec<Command> = packets.iter().map(|(exec, _)| *exec).collect();
-        gpu.start(0, &execs);
+        gpu.start(COMPUTE, &execs);
         let length = finish(&gpu)?;
         let mut gpu = fresh();
         let packets = work(&mut gpu, scale)?;
@@ -499,8 +502,8 @@ struct Run {
 fn race(at: u64) -> Result<Run> {
     let mut gpu = device(stops_at(Level::Instruction));
     let program = assemble(RACE)?;
-    let mut start = |engine| -> Result<Command> {
-        let results = DATA_VA + WORDS + 0x1000 * u64::from(engine + 1);
+    let mut start = |engine: EngineIndex| -> Result<Command> {
+        let results = DATA_VA + WORDS + 0x1000 * u64::from(engine.get() + 1);
         let command = dispatch(&gpu, &program, 3, |name| match name {
             "words" => DATA_VA + WORDS,
             _ => results,
@@ -509,25 +512,25 @@ fn race(at: u64) -> Result<Run> {
         gpu.push(engine, &[exec]);
         Ok(exec)
     };
-    let [stopped, _] = [start(0)?, start(1)?];
-    gpu.doorbell(0);
-    gpu.doorbell(1);
+    let [stopped, _] = [start(COMPUTE)?, start(COPY)?];
+    gpu.doorbell(COMPUTE);
+    gpu.doorbell(COPY);
     advance(&gpu, at)?;
-    gpu.ask_to_preempt(0, 1);
+    gpu.ask_to_preempt(COMPUTE, 1);
     // As long as an answer takes at most.
     advance(&gpu, 1000)?;
     ensure!(
-        gpu.preempted(0).cause == Cause::Within,
+        gpu.preempted(COMPUTE).cause == Cause::Within,
         "it was not stopped"
     );
-    gpu.start(0, &[resumed(stopped)]);
+    gpu.start(COMPUTE, &[resumed(stopped)]);
     finish(&gpu)?;
     Ok(Run {
         counters: Counter::ALL
             .iter()
             .map(|&(counter, _)| gpu.counter(counter))
             .collect(),
-        ticks: [gpu.ticks(0), gpu.ticks(1)],
+        ticks: [gpu.ticks(COMPUTE), gpu.ticks(COPY)],
         vram: gpu.vram_bytes(0, usize::try_from(VRAM_BYTES)?),
     })
 }

@@ -20,6 +20,13 @@ use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::ticks;
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
+/// The engine that has all commands.
+pub const COMPUTE: EngineIndex = EngineIndex::ALL[0];
+/// The engine that has no programs.
+pub const COPY: EngineIndex = EngineIndex::ALL[1];
+/// Both engines.
+pub const ENGINES: [EngineIndex; 2] = [COMPUTE, COPY];
+
 /// Bytes of system memory.
 pub const SYSTEM_BYTES: u64 = 4 << 20;
 /// Bus address of system memory.
@@ -325,19 +332,19 @@ impl Board {
     }
 
     /// Offset in VRAM of the engine's ring.
-    pub fn ring_at(&self, engine: u32) -> u64 {
-        RINGS + u64::from(engine) * 0x1_0000
+    pub fn ring_at(&self, engine: EngineIndex) -> u64 {
+        RINGS + u64::from(engine.get()) * 0x1_0000
     }
 
     /// The tail of `engine`, as [`Self::tails`] has it.
-    pub fn tail(&self, engine: u32) -> u32 {
-        self.tails[engine as usize]
+    pub fn tail(&self, engine: EngineIndex) -> u32 {
+        self.tails[engine.index()]
     }
 
     /// Puts words into the ring, padding to its end where they do not fit, without a doorbell.
-    pub fn push_words(&mut self, engine: u32, words: &[u32]) {
+    pub fn push_words(&mut self, engine: EngineIndex, words: &[u32]) {
         let ring = self.ring_at(engine);
-        let mut tail = self.tails[engine as usize];
+        let mut tail = self.tails[engine.index()];
         let bytes = words.len() as u32 * 4;
         if tail + bytes > RING_BYTES {
             let pad = Command::Nop {
@@ -352,18 +359,18 @@ impl Board {
         for (i, word) in (0..).zip(words) {
             self.set_vram(ring + u64::from(tail) + i * 4, &word.to_le_bytes());
         }
-        self.tails[engine as usize] = (tail + bytes) % RING_BYTES;
+        self.tails[engine.index()] = (tail + bytes) % RING_BYTES;
     }
 
     /// Puts commands into the ring.
-    pub fn push(&mut self, engine: u32, commands: &[Command]) {
+    pub fn push(&mut self, engine: EngineIndex, commands: &[Command]) {
         for command in commands {
             match *command {
                 // Longer than its encoding: what stands behind the header is left as it is.
                 Command::Nop { words } => {
-                    let at = self.ring_at(engine) + u64::from(self.tails[engine as usize]);
+                    let at = self.ring_at(engine) + u64::from(self.tails[engine.index()]);
                     self.set_vram(at, &command.encode().words()[0].to_le_bytes());
-                    let tail = &mut self.tails[engine as usize];
+                    let tail = &mut self.tails[engine.index()];
                     *tail = (*tail + u32::from(words) * 4) % RING_BYTES;
                 }
                 _ => self.push_words(engine, command.encode().words()),
@@ -372,9 +379,9 @@ impl Board {
     }
 
     /// Writes words into the engine's buffer and returns EXEC for it.
-    pub fn exec_words(&mut self, engine: u32, words: &[u32]) -> (Command, u64) {
+    pub fn exec_words(&mut self, engine: EngineIndex, words: &[u32]) -> (Command, u64) {
         // A buffer of its own for each engine.
-        self.exec_at(u64::from(engine) * 0x4_0000, words)
+        self.exec_at(u64::from(engine.get()) * 0x4_0000, words)
     }
 
     /// As [`Self::exec_words`], `at` so many bytes behind [`BUFFER`].
@@ -396,7 +403,7 @@ impl Board {
     }
 
     /// As [`Self::exec_words`] with commands.
-    pub fn exec(&mut self, engine: u32, commands: &[Command]) -> (Command, u64) {
+    pub fn exec(&mut self, engine: EngineIndex, commands: &[Command]) -> (Command, u64) {
         let words: Vec<u32> = commands
             .iter()
             .flat_map(|c| c.encode().words().to_vec())
@@ -406,9 +413,15 @@ impl Board {
 
     /// The record of a fault in the process' first buffer command on `engine`, to be changed by
     /// the test where more is to be said.
-    pub fn expect(&self, engine: u32, reason: Reason, access: Access, address: u64) -> Record {
+    pub fn expect(
+        &self,
+        engine: EngineIndex,
+        reason: Reason,
+        access: Access,
+        address: u64,
+    ) -> Record {
         Record {
-            engine: EngineIndex::new(engine).unwrap(),
+            engine,
             reason,
             asid: ASID,
             context_id: CONTEXT_ID,
@@ -421,7 +434,7 @@ impl Board {
             },
             address,
             fence: self.next_fence - 1,
-            command: BUFFER_VA + u64::from(engine) * 0x4_0000,
+            command: BUFFER_VA + u64::from(engine.get()) * 0x4_0000,
             pc: Record::NO_PC,
         }
     }

@@ -164,18 +164,18 @@ impl Gpu {
         self.set(regs::GART_PAGES::new().with_pages(GART_PAGES));
         self.write_process();
         self.faults_seen = 0;
-        for engine in 0..2 {
+        for engine in ENGINES {
             self.start_engine(engine);
         }
     }
 
     /// Enables an engine with its ring.
-    pub fn start_engine(&mut self, engine: u32) {
-        let base = vram::BASE + RINGS + u64::from(engine) * 0x1_0000;
-        self.set_engine(engine, engine::RING_BASE::new().with_address(GpuPhys(base)));
+    pub fn start_engine(&mut self, engine: EngineIndex) {
+        let base = GpuPhys(vram::BASE + self.ring_at(engine));
+        self.set_engine(engine, engine::RING_BASE::new().with_address(base));
         self.set_engine(engine, engine::RING_SIZE::new().with_bytes(RING_BYTES));
         self.set_engine(engine, engine::CTRL::new().with_enable(true));
-        self.tails[engine as usize] = 0;
+        self.tails[engine.index()] = 0;
     }
 
     // Registers.
@@ -213,57 +213,58 @@ impl Gpu {
     }
 
     /// Reads a register of an engine.
-    pub fn get_engine<R: Readable<Block = EngineIndex>>(&self, engine: u32, _: Location<R>) -> R {
-        R::read(EngineIndex::new(engine).unwrap(), |offset| {
-            self.read(offset)
-        })
+    pub fn get_engine<R: Readable<Block = EngineIndex>>(
+        &self,
+        engine: EngineIndex,
+        _: Location<R>,
+    ) -> R {
+        R::read(engine, |offset| self.read(offset))
     }
 
     /// Writes a register of an engine.
-    pub fn set_engine<R: Writable<Block = EngineIndex>>(&self, engine: u32, value: R) {
-        let engine = EngineIndex::new(engine).unwrap();
+    pub fn set_engine<R: Writable<Block = EngineIndex>>(&self, engine: EngineIndex, value: R) {
         value.write(engine, |offset, word| self.write(offset, word));
     }
 
     /// Rings the doorbell.
-    pub fn doorbell(&self, engine: u32) {
+    pub fn doorbell(&self, engine: EngineIndex) {
         let tail = engine::DOORBELL::new().with_tail(self.tail(engine));
         self.set_engine(engine, tail);
     }
 
     /// Puts commands into the ring and starts them.
-    pub fn start(&mut self, engine: u32, commands: &[Command]) {
+    pub fn start(&mut self, engine: EngineIndex, commands: &[Command]) {
         self.push(engine, commands);
         self.doorbell(engine);
     }
 
     /// Runs commands in the ring to their end.
-    pub fn run(&mut self, engine: u32, commands: &[Command]) {
+    pub fn run(&mut self, engine: EngineIndex, commands: &[Command]) {
         self.start(engine, commands);
         self.wait_idle(engine);
     }
 
     /// Runs commands in the ring, which end in a fault.
-    pub fn run_to_fault(&mut self, engine: u32, commands: &[Command]) -> Record {
+    pub fn run_to_fault(&mut self, engine: EngineIndex, commands: &[Command]) -> Record {
         self.start(engine, commands);
         self.wait_fault()
     }
 
     /// Runs commands in a buffer to the end of the packet.
-    pub fn run_buffer(&mut self, engine: u32, commands: &[Command]) {
+    pub fn run_buffer(&mut self, engine: EngineIndex, commands: &[Command]) {
         let (exec, fence) = self.exec(engine, commands);
         self.start(engine, &[exec]);
         self.wait_fence(engine, fence);
     }
 
     /// Runs words in a buffer, which end in a fault.
-    pub fn run_words_to_fault(&mut self, engine: u32, words: &[u32]) -> Record {
+    pub fn run_words_to_fault(&mut self, engine: EngineIndex, words: &[u32]) -> Record {
         let (exec, _) = self.exec_words(engine, words);
         self.run_to_fault(engine, &[exec])
     }
 
     /// Runs commands in a buffer, which end in a fault.
-    pub fn run_buffer_to_fault(&mut self, engine: u32, commands: &[Command]) -> Record {
+    pub fn run_buffer_to_fault(&mut self, engine: EngineIndex, commands: &[Command]) -> Record {
         let (exec, _) = self.exec(engine, commands);
         self.run_to_fault(engine, &[exec])
     }
@@ -280,7 +281,7 @@ impl Gpu {
                 since.elapsed() < LIMIT,
                 "{what} does not come; faults: {:?}, engines {:?}",
                 self.fault(0),
-                [self.state(0), self.state(1)],
+                [self.state(COMPUTE), self.state(COPY)],
             );
             if self.device.advance(TURN).is_none() {
                 std::thread::yield_now();
@@ -290,7 +291,7 @@ impl Gpu {
 
     /// Waits until the engine has consumed its ring.
     #[track_caller]
-    pub fn wait_idle(&self, engine: u32) {
+    pub fn wait_idle(&self, engine: EngineIndex) {
         self.wait_for("the end of the ring", |gpu| {
             gpu.state(engine) == EngineState::Idle as u32 && gpu.head(engine) == gpu.tail(engine)
         });
@@ -298,7 +299,7 @@ impl Gpu {
 
     /// Waits until the status page shows the fence, or a later one, as completed.
     #[track_caller]
-    pub fn wait_fence(&self, engine: u32, fence: u64) {
+    pub fn wait_fence(&self, engine: EngineIndex, fence: u64) {
         self.wait_for("a fence", |gpu| {
             gpu.engine64(engine, status::engine::COMPLETED_FENCE) >= fence
         });
@@ -307,7 +308,7 @@ impl Gpu {
     /// Waits until the status page shows that the packet with this fence id runs: it says
     /// [`EngineState::Running`] from the ring's command on.
     #[track_caller]
-    pub fn wait_packet(&self, engine: u32, fence: u64) {
+    pub fn wait_packet(&self, engine: EngineIndex, fence: u64) {
         self.wait_for("a packet", |gpu| {
             gpu.engine64(engine, status::engine::CURRENT_FENCE) == fence
         });
@@ -315,7 +316,7 @@ impl Gpu {
 
     /// Waits until the status page shows the state.
     #[track_caller]
-    pub fn wait_state(&self, engine: u32, state: EngineState) {
+    pub fn wait_state(&self, engine: EngineIndex, state: EngineState) {
         self.wait_for(&format!("{state:?}"), |gpu| {
             gpu.state(engine) == state as u32
         });
@@ -340,22 +341,22 @@ impl Gpu {
     // The status page.
 
     /// A field of the engine's block in the status page.
-    pub fn engine32(&self, engine: u32, field: u64) -> u32 {
-        self.system32(STATUS + status::of_engine(EngineIndex::ALL[engine as usize], field))
+    pub fn engine32(&self, engine: EngineIndex, field: u64) -> u32 {
+        self.system32(STATUS + status::of_engine(engine, field))
     }
 
     /// As [`Self::engine32`].
-    pub fn engine64(&self, engine: u32, field: u64) -> u64 {
-        self.system64(STATUS + status::of_engine(EngineIndex::ALL[engine as usize], field))
+    pub fn engine64(&self, engine: EngineIndex, field: u64) -> u64 {
+        self.system64(STATUS + status::of_engine(engine, field))
     }
 
     /// By [`EngineState`], from the status page, as all that follows.
-    pub fn state(&self, engine: u32) -> u32 {
+    pub fn state(&self, engine: EngineIndex) -> u32 {
         self.engine32(engine, status::engine::STATE)
     }
 
     /// The record of the engine's last preemption.
-    pub fn preempted(&self, engine: u32) -> preemption::Record {
+    pub fn preempted(&self, engine: EngineIndex) -> preemption::Record {
         let word = |i: u64| self.engine64(engine, status::engine::PREEMPT_FENCE + i * 8);
         // The number first: what it tells of is there then.
         let last = word(2);
@@ -363,14 +364,14 @@ impl Gpu {
     }
 
     /// Asks for a preemption.
-    pub fn ask_to_preempt(&self, engine: u32, fence: u64) {
+    pub fn ask_to_preempt(&self, engine: EngineIndex, fence: u64) {
         self.set_engine(engine, engine::PREEMPT_FENCE::new().with_fence(fence));
         self.set_engine(engine, engine::PREEMPT::new().with_request(true));
     }
 
     /// Has the engine stop, and withdraws what is left in its ring.
     #[track_caller]
-    pub fn preempt(&self, engine: u32, fence: u64) -> preemption::Record {
+    pub fn preempt(&self, engine: EngineIndex, fence: u64) -> preemption::Record {
         let number = self.preempted(engine).number.wrapping_add(1);
         self.ask_to_preempt(engine, fence);
         self.wait_for("a preemption", |gpu| gpu.preempted(engine).number == number);
@@ -378,12 +379,12 @@ impl Gpu {
     }
 
     /// Offset in the ring of the next command.
-    pub fn head(&self, engine: u32) -> u32 {
+    pub fn head(&self, engine: EngineIndex) -> u32 {
         self.engine32(engine, status::engine::HEAD)
     }
 
     /// The engine's time since the adapter reset.
-    pub fn ticks(&self, engine: u32) -> u64 {
+    pub fn ticks(&self, engine: EngineIndex) -> u64 {
         self.engine64(engine, status::engine::TICKS)
     }
 
@@ -406,21 +407,21 @@ impl Gpu {
 
     /// Resets an engine and waits for it.
     #[track_caller]
-    pub fn reset_engine(&mut self, engine: u32) {
+    pub fn reset_engine(&mut self, engine: EngineIndex) {
         let before = self.engine32(engine, status::engine::RESET_ACK);
         self.set_engine(engine, engine::CTRL::new().with_reset(true));
         self.wait_for("a reset", |gpu| {
             gpu.engine32(engine, status::engine::RESET_ACK) == before.wrapping_add(1)
         });
-        self.tails[engine as usize] = 0;
+        self.tails[engine.index()] = 0;
     }
 
     /// Drops translations, of one address space or of all, and waits for both engines.
     #[track_caller]
     pub fn invalidate(&self, asid: Option<Asid>) {
-        let before = self.engine32(0, status::engine::INVALIDATE_ACK);
+        let before = self.engine32(COMPUTE, status::engine::INVALIDATE_ACK);
         self.set(regs::INVALIDATE::of(asid));
-        for engine in 0..2 {
+        for engine in ENGINES {
             self.wait_for("an invalidation", |gpu| {
                 gpu.engine32(engine, status::engine::INVALIDATE_ACK) == before.wrapping_add(1)
             });

@@ -8,8 +8,9 @@
 //! | [`Stepped`] | the engines' cores, stepped on one thread | a [`Board`] |
 //! | [`machine::Machine`] | all of it, for dispatches alone | VRAM of any size |
 //!
-//! A call that cannot do what it says panics, as a failed assertion of the test. Engines are named
-//! by their index, 0 or 1; `at` and `offset` are bytes from the start of the memory in question.
+//! A call that cannot do what it says panics, as a failed assertion of the test. There are two
+//! engines, [`COMPUTE`] and [`COPY`]; `at` and `offset` are bytes from the start of the memory in
+//! question.
 
 #![expect(clippy::new_without_default, reason = "no device is the usual one")]
 

@@ -16,7 +16,7 @@ use skua_gpu::vram;
 use skua_spec::command::Command;
 use skua_spec::number::EngineIndex;
 
-use crate::board::{Board, BUS, GART_PAGES, GART_TABLE, RING_BYTES, SYSTEM_BYTES};
+use crate::board::{Board, BUS, ENGINES, GART_PAGES, GART_TABLE, RING_BYTES, SYSTEM_BYTES};
 
 /// Two cores and their memory.
 pub struct Stepped {
@@ -44,15 +44,15 @@ impl DerefMut for Stepped {
     }
 }
 
-/// A core as engine `index` has it.
-pub fn new_core(index: usize) -> Core {
-    core_with(index, Preemption::default())
+/// A core as the engine has it.
+pub fn new_core(engine: EngineIndex) -> Core {
+    core_with(engine, Preemption::default())
 }
 
 /// As [`new_core`], of a device that is preempted otherwise.
-pub fn core_with(index: usize, preemption: Preemption) -> Core {
-    let kind = Options::default().engines[index];
-    Core::new(EngineIndex::ALL[index], kind, preemption)
+pub fn core_with(engine: EngineIndex, preemption: Preemption) -> Core {
+    let kind = Options::default().engines[engine.index()];
+    Core::new(engine, kind, preemption)
 }
 
 impl Stepped {
@@ -70,7 +70,7 @@ impl Stepped {
         let mut stepped = Self {
             board,
             bus,
-            cores: [core_with(0, preemption), core_with(1, preemption)],
+            cores: ENGINES.map(|engine| core_with(engine, preemption)),
             tally: Tally::default(),
         };
         stepped.set_up();
@@ -80,10 +80,10 @@ impl Stepped {
     /// Sets everything up, as after a reset.
     pub fn set_up(&mut self) {
         self.write_process();
-        for index in 0..2 {
-            let base = vram::BASE + self.ring_at(index as u32);
+        for engine in ENGINES {
+            let base = vram::BASE + self.ring_at(engine);
             let size = RING_BYTES;
-            let outcome = self.with_memory(index, |core, memory| {
+            let outcome = self.with_memory(engine, |core, memory| {
                 core.reset(memory);
                 core.enable(memory, Ring { base, size })
             });
@@ -94,7 +94,7 @@ impl Stepped {
     /// Lends memory to a core.
     pub fn with_memory<T>(
         &mut self,
-        index: usize,
+        engine: EngineIndex,
         f: impl FnOnce(&mut Core, &Memory<'_>) -> T,
     ) -> T {
         let guard = self.bus.enter();
@@ -104,21 +104,21 @@ impl Stepped {
         };
         let vram = self.board.vram.enter();
         let memory = Memory::new(&vram, gart, &guard, &self.tally);
-        f(&mut self.cores[index], &memory)
+        f(&mut self.cores[engine.index()], &memory)
     }
 
     /// Puts commands into the ring, and rings the doorbell.
-    pub fn start(&mut self, index: usize, commands: &[Command]) {
-        self.push(index as u32, commands);
-        self.cores[index].ring_doorbell(self.board.tails[index]);
+    pub fn start(&mut self, engine: EngineIndex, commands: &[Command]) {
+        self.push(engine, commands);
+        self.cores[engine.index()].ring_doorbell(self.board.tails[engine.index()]);
     }
 
     /// Has an engine do a step, and the other one what an INVALIDATE asks of it.
-    pub fn step(&mut self, index: usize, budget: u64) -> Outcome {
-        let outcome = self.with_memory(index, |core, memory| core.step(memory, budget));
+    pub fn step(&mut self, engine: EngineIndex, budget: u64) -> Outcome {
+        let outcome = self.with_memory(engine, |core, memory| core.step(memory, budget));
         if let Outcome::Invalidate(asid) = outcome {
-            self.cores[1 - index].invalidate(asid);
-            self.cores[index].invalidated();
+            self.cores[1 - engine.index()].invalidate(asid);
+            self.cores[engine.index()].invalidated();
         }
         outcome
     }
