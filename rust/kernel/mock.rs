@@ -107,11 +107,6 @@ impl UserMemory {
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) -> Result {
         user_write(self.0 + offset, bytes)
     }
-
-    /// Reads it as a client would.
-    pub(super) fn read(&self, offset: usize, bytes: &mut [u8]) -> Result {
-        user_read(self.0 + offset, bytes)
-    }
 }
 
 // `include/uapi/asm-generic/mman-common.h`, which the kernel crate does not have.

@@ -151,21 +151,6 @@ pub(crate) fn wait<O: IntoGEMObject>(obj: &O, usage: Usage, timeout: Jiffies) ->
     })
 }
 
-/// Waits for the fences of `obj` up to `usage`, however long that takes; for paths that cannot
-/// fail.
-pub(crate) fn wait_uninterruptible<O: IntoGEMObject>(obj: &O, usage: Usage) {
-    // SAFETY: The reservation object lives as long as `obj`.
-    let _ = unsafe {
-        bindings::dma_resv_wait_timeout(
-            resv_of(obj),
-            usage.as_raw(),
-            false,
-            // CAST: MAX_SCHEDULE_TIMEOUT is LONG_MAX.
-            isize::MAX.unsigned_abs(),
-        )
-    };
-}
-
 /// Whether all fences of `obj` up to `usage` are signalled. The lock need not be held.
 pub(crate) fn is_idle<O: IntoGEMObject>(obj: &O, usage: Usage) -> bool {
     // SAFETY: The reservation object lives as long as `obj`.
@@ -518,7 +503,6 @@ mod tests {
         owner.signal(Ok(()));
         assert!(is_idle(&*obj, Usage::Bookkeep));
         assert!(wait(&*obj, Usage::Bookkeep, 1).is_ok());
-        wait_uninterruptible(&*obj, Usage::Bookkeep);
         Ok(())
     }
 

@@ -32,7 +32,6 @@ use kernel::{
         UserSlice, //
     }, //
 };
-use zerocopy::Immutable;
 
 /// The largest stride that is accepted, in bytes.
 pub(crate) const MAX_STRIDE: u32 = 4096;
@@ -137,43 +136,6 @@ impl UserArray {
         }
         Ok(value)
     }
-
-    /// Writes `value` to element `index`: as much as the stride has room for, and zeros for what
-    /// the element has beyond `T`. `EINVAL` beyond the last element.
-    pub(crate) fn write_one<T>(&self, index: u32, value: &T) -> Result
-    where
-        T: IntoBytes + Immutable,
-    {
-        if index >= self.count {
-            return Err(EINVAL);
-        }
-        let stride = usize::try_from(self.stride)?;
-        write_sized(self.at(index)?, stride, value.as_bytes())
-    }
-}
-
-/// Answers a query: copies as much of `value` to `pointer` as the `size` that userspace has room
-/// for, and zeros to what it has beyond. Returns how much `value` has.
-pub(crate) fn write_answer<T>(pointer: u64, size: u32, value: &T) -> Result<u32>
-where
-    T: IntoBytes + Immutable + ?Sized,
-{
-    let bytes = value.as_bytes();
-    let address = usize::try_from(pointer).map_err(|_| EFAULT)?;
-    write_sized(UserPtr::from_addr(address), usize::try_from(size)?, bytes)?;
-    Ok(u32::try_from(bytes.len())?)
-}
-
-fn write_sized(to: UserPtr, size: usize, bytes: &[u8]) -> Result {
-    let mut writer = UserSlice::new(to, size).writer();
-    let known = size.min(bytes.len());
-    writer.write_slice(bytes.get(..known).ok_or(EINVAL)?)?;
-    while !writer.is_empty() {
-        let zeros = [0u8; 64];
-        let len = writer.len().min(zeros.len());
-        writer.write_slice(zeros.get(..len).ok_or(EINVAL)?)?;
-    }
-    Ok(())
 }
 
 #[kunit_tests(skua_user_array)]
@@ -183,7 +145,7 @@ mod tests {
 
     /// An element of the first version has `a` only.
     #[repr(C)]
-    #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, zerocopy_derive::Immutable)]
+    #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes)]
     struct Element {
         a: u64,
         b: u64,
@@ -249,43 +211,6 @@ mod tests {
         assert!(array(16, 2, end - 16).read::<Element>(MIN, 9).err() == Some(EFAULT));
         // The kernel's half of the address space.
         assert!(array(16, 1, u64::MAX - 4095).read::<Element>(MIN, 9).err() == Some(EFAULT));
-        assert!(array(16, 1, end).write_one(0, &Element { a: 0, b: 0 }) == Err(EFAULT));
-        Ok(())
-    }
-
-    #[test]
-    fn elements_are_written_back() -> Result {
-        let memory = UserMemory::new()?;
-        memory.write(0, &[0xff; 64])?;
-        let value = Element { a: 5, b: 6 };
-        let out = array(24, 2, memory.address());
-        out.write_one(1, &value)?;
-        assert!(out.write_one(2, &value) == Err(EINVAL));
-        let mut bytes = [0u8; 56];
-        memory.read(0, &mut bytes)?;
-        assert!(bytes[..24].iter().all(|byte| *byte == 0xff));
-        assert!(bytes[24..32] == 5u64.to_le_bytes());
-        assert!(bytes[32..40] == 6u64.to_le_bytes());
-        assert!(bytes[40..48] == [0; 8]);
-        assert!(bytes[48..] == [0xff; 8]);
-        Ok(())
-    }
-
-    #[test]
-    fn an_answer_is_cut_or_filled() -> Result {
-        let memory = UserMemory::new()?;
-        memory.write(0, &[0xff; 64])?;
-        let value = Element { a: 5, b: 6 };
-        assert_eq!(write_answer(memory.address(), 8, &value)?, 16);
-        let mut bytes = [0u8; 32];
-        memory.read(0, &mut bytes)?;
-        assert!(bytes[..8] == 5u64.to_le_bytes());
-        assert!(bytes[8..] == [0xff; 24]);
-        assert_eq!(write_answer(memory.address(), 24, &value)?, 16);
-        memory.read(0, &mut bytes)?;
-        assert!(bytes[8..16] == 6u64.to_le_bytes());
-        assert!(bytes[16..24] == [0; 8]);
-        assert!(bytes[24..] == [0xff; 8]);
         Ok(())
     }
 }
