@@ -153,7 +153,7 @@ struct Inner {
 ///
 /// ```ignore
 /// let set = DevresSet::new(dev)?;
-/// let item = set.insert(dev, Coherent::<[u64]>::zeroed_slice(dev, 512, GFP_KERNEL))?;
+/// let item = set.insert(dev, Coherent::<u64>::zeroed_slice(dev, 512, GFP_KERNEL))?;
 /// let address = item.access(dev)?.dma_address();
 /// ```
 pub(crate) struct DevresSet(Arc<Inner>);
