@@ -87,6 +87,27 @@ pub fn place(client: &Client, handle: u32) -> Place {
         .unwrap_or(Place::System)
 }
 
+/// Whether an object is in VRAM.
+///
+/// # Panics
+///
+/// If there is none.
+#[track_caller]
+pub fn is_in_vram(client: &Client, handle: u32) -> bool {
+    place(client, handle) == Place::Vram
+}
+
+/// How many of these objects are in system memory.
+///
+/// # Panics
+///
+/// If there is one that is none.
+#[track_caller]
+pub fn gone(client: &Client, handles: &[u32]) -> usize {
+    let is_out = |handle: &&u32| place(client, **handle) == Place::System;
+    handles.iter().filter(is_out).count()
+}
+
 /// MAKE_RESIDENT, and waits for the moves.
 ///
 /// # Panics

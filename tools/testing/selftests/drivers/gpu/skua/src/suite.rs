@@ -170,7 +170,24 @@ pub fn eventually<T>(ask: impl FnMut() -> Option<T>) -> Option<T> {
     within(20, ask)
 }
 
-/// The same for so many seconds where nothing is slow: what is not expected to happen.
+/// Waits for what must happen, and happens by itself.
+///
+/// # Panics
+///
+/// If it does not, for as long as [`eventually`] asks.
+#[track_caller]
+pub fn becomes(what: &str, is_so: impl Fn() -> bool) {
+    let seen = eventually(|| is_so().then_some(()));
+    assert!(seen.is_some(), "not in time: {what}");
+}
+
+/// Long enough for what must not happen.
+pub fn a_moment() {
+    std::thread::sleep(Duration::from_millis(50));
+}
+
+/// The same as [`eventually`] for so many seconds where nothing is slow: what is not expected to
+/// happen.
 pub fn within<T>(seconds: u64, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + Duration::from_secs(seconds) * patience();
     loop {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::function::Function;
 use crate::program::LOOP;
 use crate::rig::{dispatch, fill, wait_value, write};
-use crate::suite::eventually;
+use crate::suite::becomes;
 use crate::witness::quiet;
 use crate::{Engine, Errno, Place, Rig};
 
@@ -67,8 +67,7 @@ pub fn expect_important_work_to_wait() {
     work.extend((0..50).map(|n| fill(n, target.va, 4 << 20)));
     work.push(wait_value(count.va + 8, 1));
     let long = rig.start_in(low, &work);
-    let began = eventually(|| (count.cpu.read(0) == 1).then_some(()));
-    assert!(began.is_some(), "it begins");
+    becomes("it begins", || count.cpu.read(0) == 1);
     let important = rig.start_in(high, &[write(count.va + 16, 1)]);
     // Nor does a wait give way.
     thread::sleep(Duration::from_millis(100));

@@ -30,7 +30,7 @@ use skua_selftests::program::LOOP;
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, wait_value, write};
 use skua_selftests::software_timeline::SoftwareTimeline;
-use skua_selftests::suite::{eventually, rounds};
+use skua_selftests::suite::{becomes, eventually, rounds};
 use skua_selftests::uevents::Uevents;
 use skua_selftests::witness::{quiet, shmem};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
@@ -102,8 +102,7 @@ fn stages(trace: &Trace) -> Vec<String> {
 #[track_caller]
 fn was_reset() {
     let resets = || Function::first().counters(["driver_adapter_resets"]);
-    let is_over = eventually(|| (resets() != [0]).then_some(()));
-    assert!(is_over.is_some(), "it was not reset");
+    becomes("it is reset", || resets() != [0]);
     assert_eq!(resets(), [1]);
 }
 
@@ -371,7 +370,7 @@ fn row_2_22_whoever_waits_returns() {
     let endless = dispatch(&program, LOOP, &[]);
     let hangs = rig.start(Engine::Compute, &[write(begun.va, 1), endless]);
     // What engines save to was moved out: others may have theirs back sooner.
-    assert!(eventually(|| (begun.cpu.read(0) == 1).then_some(())).is_some());
+    becomes("it begins", || begun.cpu.read(0) == 1);
     let queued = own.start(Engine::Compute, &[write(target.va, 1)]);
     let gated = own.start_after(own.copy, &[write(target.va, 1)], &[wait(queued.syncobj)]);
     let gated = gated.expect("SUBMIT");
@@ -856,8 +855,7 @@ fn is_kept_until_a_reset() -> bool {
     let lies = Lies::tell("adapter-reset-never").expect("gpu-lie");
     let in_time = thread::scope(|scope| {
         let resets = scope.spawn(|| Function::first().debugfs("reset").is_ok());
-        let closed = eventually(|| quarantine().0.then_some(()));
-        assert!(closed.is_some(), "nothing is kept");
+        becomes("something is kept", || quarantine().0);
         drop(client);
         let waits = || (look() != (true, 0)).then_some(());
         assert!(eventually(waits).is_some(), "nobody wants to free it");

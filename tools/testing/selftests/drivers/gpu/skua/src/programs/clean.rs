@@ -18,7 +18,7 @@ use skua_selftests::moving::{
 };
 use skua_selftests::raw::{in_child, Child};
 use skua_selftests::rig::{copy, fill, wait_value};
-use skua_selftests::suite::{eventually, rounds};
+use skua_selftests::suite::{becomes, eventually, rounds};
 use skua_selftests::witness::{quiet, shmem, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_uapi::*;
@@ -386,8 +386,7 @@ fn a_forked_child_may_write() {
         cpu.fill(pattern(4));
         seen && told.is_some()
     });
-    let ready = eventually(|| (go.cpu.read(0) == 1).then_some(()));
-    assert!(ready.is_some(), "the child does not begin");
+    becomes("the child begins", || go.cpu.read(0) == 1);
     leaves("a child that has read", false);
     resident(&rig, &[handle]);
     cpu.expect("back in VRAM", pattern(3));

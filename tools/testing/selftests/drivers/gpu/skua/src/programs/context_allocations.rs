@@ -14,7 +14,7 @@ use skua_selftests::moving::{
     alone, evict_all, evict_some, pattern, resident, while_all_is_evicted,
 };
 use skua_selftests::rig::{copy, wait_value, write, Buffer};
-use skua_selftests::suite::eventually;
+use skua_selftests::suite::{becomes, eventually};
 use skua_selftests::witness::{expect_areas, quiet, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::command::Command;
@@ -209,8 +209,7 @@ fn row_2_07_what_is_queued_is_over_before() {
     let before = counts();
     thread::scope(|scope| {
         let moving = scope.spawn(evict_some);
-        let begun = eventually(|| (counts()[1] > before[1]).then_some(()));
-        assert!(begun.is_some(), "the move does not begin");
+        becomes("the move begins", || counts()[1] > before[1]);
         thread::sleep(Duration::from_millis(100));
         assert!(!first.has_ended() && !more.has_ended());
         gate.cpu.write(0, 2);
@@ -244,8 +243,7 @@ fn row_2_07_a_move_waits_for_its_context_alone() {
     thread::scope(|scope| {
         let before = counts();
         let moving = scope.spawn(evict_some);
-        let begun = eventually(|| (counts()[1] > before[1]).then_some(()));
-        assert!(begun.is_some(), "the move does not begin");
+        becomes("the move begins", || counts()[1] > before[1]);
         for engine in Engine::ALL {
             assert_eq!(rig.run(engine, &set(9)), Ok(()));
         }
@@ -569,8 +567,7 @@ fn row_2_08_what_an_engine_may_save_to_stays() {
         let own = rig.start_in(context, &[wait_value(gate.va, 2 * seed)]);
         thread::scope(|scope| {
             let moving = scope.spawn(evict_some);
-            let begun = eventually(|| (counts()[1] > before[1]).then_some(()));
-            assert!(begun.is_some(), "the move does not begin");
+            becomes("the move begins", || counts()[1] > before[1]);
             let next = rig.start_in(context, &set(seed));
             gate.cpu.write(0, 2 * seed);
             moving.join().expect("a thread");

@@ -10,7 +10,7 @@ use skua_selftests::events::Trace;
 use skua_selftests::program::LOOP;
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{dispatch, expect_working, wait_value, write, Job};
-use skua_selftests::suite::{self, eventually};
+use skua_selftests::suite::{self, becomes, eventually};
 use skua_selftests::{tests, Engine, Errno, Place, Rig};
 use skua_uapi::*;
 
@@ -45,8 +45,7 @@ impl<'a> Deaf<'a> {
             engine: engine.to_string(),
             lies,
         };
-        let asked = eventually(|| deaf.was("skua_preempt").then_some(()));
-        assert!(asked.is_some(), "it is not asked to stop");
+        becomes("it is asked to stop", || deaf.was("skua_preempt"));
         deaf
     }
 

@@ -15,7 +15,7 @@ use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{alone, both, evict_all, evict_some};
 use skua_selftests::raw::{dies_of, with_alarm, Signal};
 use skua_selftests::rig::{copy, fill, wait_value, write, Job};
-use skua_selftests::suite::{eventually, within};
+use skua_selftests::suite::{a_moment, becomes, eventually, within};
 use skua_selftests::witness::{quiet, shmem};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::command::Command;
@@ -63,20 +63,8 @@ pub(crate) fn main() -> ExitCode {
     ])
 }
 
-/// Waits until something is so.
-#[track_caller]
-fn becomes(what: &str, is_so: impl Fn() -> bool) {
-    let seen = eventually(|| is_so().then_some(()));
-    assert!(seen.is_some(), "not in time: {what}");
-}
-
 fn used(client: &Client, place: Place) -> u64 {
     client.region(place).used
-}
-
-/// Long enough for what must not happen.
-fn a_moment() {
-    thread::sleep(Duration::from_millis(50));
 }
 
 fn row_0_02_destruction_waits_for_work_and_the_call_does_not() {
@@ -1002,7 +990,7 @@ fn goes_between_parts() -> bool {
     assert!(gone() < SIZE / 2, "what may be used is gone");
     let first = cuts();
     gate.cpu.write(0, 1);
-    assert!(eventually(|| (cuts() > first).then_some(())).is_some());
+    becomes("it is cut", || cuts() > first);
     theirs.cpu.write(0, 1);
     let some = || Some(gone()).filter(|gone| *gone > SIZE / 2);
     let first = eventually(some).expect("memory that is destroyed is free");

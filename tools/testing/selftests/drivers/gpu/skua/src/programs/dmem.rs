@@ -14,7 +14,7 @@ use skua_selftests::moving::{
 };
 use skua_selftests::raw::Child;
 use skua_selftests::rig::{fill, wait_value, Buffer};
-use skua_selftests::suite::{eventually, patience};
+use skua_selftests::suite::{becomes, eventually, patience};
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 
@@ -312,8 +312,9 @@ fn max_lowered_waits_for_work() {
     );
     thread::scope(|scope| {
         let lowering = scope.spawn(|| group.set("max", 0));
-        let begun = eventually(|| (place(&rig, buffer.handle) == Place::System).then_some(()));
-        assert!(begun.is_some(), "nothing leaves");
+        becomes("something leaves", || {
+            place(&rig, buffer.handle) == Place::System
+        });
         // Long enough for one that does not wait to be over.
         thread::sleep(Duration::from_millis(100));
         assert!(!lowering.is_finished(), "it did not wait");
@@ -338,8 +339,9 @@ fn max_lowered_waits_for_what_is_thrown_away() {
     assert_eq!(rig.offer(&[buffer.handle], 1), Ok(()));
     thread::scope(|scope| {
         let moving = scope.spawn(evict_all);
-        let begun = eventually(|| (place(&rig, buffer.handle) == Place::System).then_some(()));
-        assert!(begun.is_some(), "the move does not begin");
+        becomes("the move begins", || {
+            place(&rig, buffer.handle) == Place::System
+        });
         let lowering = scope.spawn(|| group.set("max", 0));
         // Long enough for one that does not wait to be over.
         thread::sleep(Duration::from_millis(100));
@@ -364,8 +366,7 @@ fn max_lowered_does_not_wait_for_others() {
     let job = busy.start(Engine::Compute, &[wait_value(gate.va, 1)]);
     thread::scope(|scope| {
         let moving = scope.spawn(evict_all);
-        let begun = eventually(|| (place(&busy, theirs) == Place::System).then_some(()));
-        assert!(begun.is_some(), "the move does not begin");
+        becomes("the move begins", || place(&busy, theirs) == Place::System);
         group.enter();
         let client = Client::new();
         let own = needed(&client, 4);

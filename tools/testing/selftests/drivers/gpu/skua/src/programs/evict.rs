@@ -18,7 +18,7 @@ use skua_selftests::race::Caller;
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
 use skua_selftests::software_timeline::SoftwareTimeline;
-use skua_selftests::suite::eventually;
+use skua_selftests::suite::{becomes, eventually};
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_uapi::*;
@@ -119,8 +119,7 @@ fn row_1_12_a_writer_notices_nothing() {
 fn with_move_under_way(rig: &Rig, handle: u32, gate: &Buffer, during: impl FnOnce()) {
     thread::scope(|scope| {
         let moving = scope.spawn(evict_all);
-        let begun = eventually(|| (place(rig, handle) == Place::System).then_some(()));
-        assert!(begun.is_some(), "the move does not begin");
+        becomes("the move begins", || place(rig, handle) == Place::System);
         // Long enough for one that does not wait to be over.
         thread::sleep(Duration::from_millis(100));
         assert!(!moving.is_finished(), "the move did not wait");
@@ -329,8 +328,9 @@ fn a_move_that_waits_for_another_driver_holds_up_no_other() {
     thread::scope(|scope| {
         let moving = scope.spawn(evict_all);
         for (client, handle, _) in &objects {
-            let begun = eventually(|| (place(client, *handle) == Place::System).then_some(()));
-            assert!(begun.is_some(), "the move does not begin");
+            becomes("the move begins", || {
+                place(client, *handle) == Place::System
+            });
         }
         lines[1].advance(1);
         let reading = scope.spawn(|| quick.read(0));

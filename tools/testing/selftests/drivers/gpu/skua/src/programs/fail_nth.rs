@@ -28,7 +28,7 @@ use skua_selftests::moving::{both, evict_all, movable, pattern, place, press};
 use skua_selftests::others::{heap, import_by_vgem, vgem};
 use skua_selftests::rig::{write, Buffer};
 use skua_selftests::software_timeline::SoftwareTimeline;
-use skua_selftests::suite::eventually;
+use skua_selftests::suite::{becomes, eventually};
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_uapi::*;
@@ -1422,8 +1422,7 @@ fn submissions() {
                     assert_eq!(s.rig.fence_signal(s.fence, next), Ok(()));
                     worked(s);
                     // The worker counts it out behind that.
-                    let none = eventually(|| (skua_selftests::witness::held() == 0).then_some(()));
-                    assert!(none.is_some(), "it is held still");
+                    becomes("nothing is held", || skua_selftests::witness::held() == 0);
                 },
                 ..STEP
             },

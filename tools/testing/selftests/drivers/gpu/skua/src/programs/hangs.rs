@@ -14,7 +14,7 @@ use skua_selftests::program::{address, COUNT, LOOP};
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, wait_value, write, Buffer, Job};
 use skua_selftests::software_timeline::SoftwareTimeline;
-use skua_selftests::suite::eventually;
+use skua_selftests::suite::becomes;
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::command::Command;
@@ -191,8 +191,7 @@ fn faults_before_it_stops() -> bool {
     let trace = Trace::of(&["skua_preempt", "skua_reset"]);
     let lies = Lies::tell("preempt-never").expect("gpu-lie");
     let overdue = rig.start_in(rig.compute, &[hold.command(), write(nowhere, 1)]);
-    let is_asked = eventually(|| (!trace.events().is_empty()).then_some(()));
-    assert!(is_asked.is_some(), "it is not asked to stop");
+    becomes("it is asked to stop", || !trace.events().is_empty());
     let met = trace.names() == ["skua_preempt"];
     hold.release();
     let end = overdue.wait();
@@ -221,16 +220,14 @@ fn row_2_21_what_ends_before_the_adapter_is_reset_is_done() {
     let before = resets();
     let overdue = hold.begin(&rig, rig.compute);
     let behind = rig.start(Engine::Compute, &[write(written.va, 7)]);
-    let is_reset = eventually(|| (!trace.events().is_empty()).then_some(()));
-    assert!(is_reset.is_some(), "it is not reset");
+    becomes("it is reset", || !trace.events().is_empty());
     hold.release();
     let ends = [&overdue, &behind].map(|job| job.client().wait_for(job.syncobj, 4 * PATIENCE));
     drop(lies);
     assert_eq!(ends, [Ok(()), Ok(())]);
     assert_eq!(written.cpu.read(0), 7);
     // What has ended is told before.
-    let is_reset = eventually(|| (resets() > before).then_some(()));
-    assert!(is_reset.is_some(), "the adapter is not reset");
+    becomes("the adapter is reset", || resets() > before);
     expect_working();
     let state = rig.state(rig.compute).expect("CONTEXT_STATE");
     assert_eq!(state.status, DRM_SKUA_CONTEXT_RESET);
@@ -247,8 +244,7 @@ fn row_2_01_a_pause_of_the_device_is_no_refusal() {
     let lies = Lies::tell("preempt-never engine-reset-never").expect("gpu-lie");
     let before = resets();
     let [endless, behind] = hang(&rig, Engine::Compute, &gate, &program);
-    let is_reset = eventually(|| (!trace.events().is_empty()).then_some(()));
-    assert!(is_reset.is_some(), "it is not reset");
+    becomes("it is reset", || !trace.events().is_empty());
     // For longer than a reset of an engine may take, and it listens soon after that.
     request("gpu-pause 8000").expect("gpu-pause");
     drop(lies);
@@ -277,14 +273,12 @@ fn faults_before_the_reset() -> bool {
     let faults = start_with(&line, &guilty, &[write(guilty.reserve(4096), 1)]);
     let behind = start_with(&line, &other, &[write(written.va, 7)]);
     line.advance(1);
-    let is_reset = eventually(|| (!trace.events().is_empty()).then_some(()));
-    assert!(is_reset.is_some(), "it is not reset");
+    becomes("it is reset", || !trace.events().is_empty());
     // In the order in which they were to begin.
     let in_order = counts() == before;
     hold.release();
     // Or the adapter was reset before it came to that.
-    let has_faulted = eventually(|| (counts() != before).then_some(()));
-    assert!(has_faulted.is_some(), "it does not fault");
+    becomes("it faults", || counts() != before);
     drop(lies);
     let ends = [overdue.wait(), faults.wait(), behind.wait()];
     let met = in_order && counts()[1] == before[1];

@@ -29,7 +29,7 @@ use skua_selftests::program::LOOP;
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{dispatch, expect_working, fill, wait_value, write};
 use skua_selftests::software_timeline::SoftwareTimeline;
-use skua_selftests::suite::eventually;
+use skua_selftests::suite::{becomes, eventually};
 use skua_selftests::witness::quiet;
 use skua_selftests::{skip, suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::command::Command;
@@ -955,8 +955,9 @@ fn a_move_that_waits_ends_at_an_unbind() {
     let debugfs = Function::first();
     std::thread::scope(|scope| {
         let moving = scope.spawn(|| debugfs.debugfs("evict").is_ok());
-        let begun = eventually(|| (rig.info(handle).ok()?.region == regions[1]).then_some(()));
-        assert!(begun.is_some(), "the move does not begin");
+        becomes("the move begins", || {
+            rig.info(handle).is_ok_and(|info| info.region == regions[1])
+        });
         // Its fence, and those of what comes behind it, signal: nobody is kept waiting.
         let after = rig.start(Engine::Compute, &[write(buffer.va, 2)]);
         let files = [job.syncobj, after.syncobj].map(|syncobj| rig.sync_file(syncobj));
@@ -983,8 +984,9 @@ fn a_move_that_waits_for_another_driver_ends_at_an_unbind() {
     write_until(&dma_buf, &line.fence(1));
     std::thread::scope(|scope| {
         let moving = scope.spawn(evict_some);
-        let begun = eventually(|| (place(&client, handle) == Place::System).then_some(()));
-        assert!(begun.is_some(), "the move does not begin");
+        becomes("the move begins", || {
+            place(&client, handle) == Place::System
+        });
         let unbound = Unbound::first();
         moving.join().expect("a thread");
         let reading = scope.spawn(|| cpu.read(0));

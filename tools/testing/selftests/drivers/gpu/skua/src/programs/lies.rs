@@ -772,7 +772,7 @@ fn ends_before_the_reset(trace: &Trace, lies: &str, moment: &str, engine: Engine
         let is_reset = || (events("skua_reset") > 0).then_some(());
         assert!(suite::eventually(is_reset).is_some(), "it is not reset");
         // Until it is done.
-        assert!(suite::eventually(|| overdue.has_ended().then_some(())).is_some());
+        suite::becomes("it ends", || overdue.has_ended());
     }
     tell("");
     line.cpu.write(16, 1);
@@ -1017,8 +1017,7 @@ fn row_2_13_what_ends_after_it_was_asked_is_done() {
         let hold = Hold::new(&rig);
         let first = rig.start_in(low, &[count(0), hold.command(), count(4)]);
         let behind = rig.start_in(low, &[count(8)]);
-        let began = suite::eventually(|| (counted()[0] == n).then_some(()));
-        assert!(began.is_some(), "it does not begin");
+        suite::becomes("it begins", || counted()[0] == n);
         let important = rig.start_in(high, &[count(12)]);
         let [asked, ..] = numbers();
         assert_eq!(asked, before[0] + u64::from(n), "it was not asked");

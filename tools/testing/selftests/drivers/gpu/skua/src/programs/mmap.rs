@@ -11,7 +11,7 @@ use nix::sys::resource::{getrusage, UsageWho};
 use skua_selftests::client::Client;
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
-use skua_selftests::moving::{evict_all, find, movable_in_vram, place, resident};
+use skua_selftests::moving::{evict_all, find, movable_in_vram, pattern, place, resident};
 use skua_selftests::raw::in_child;
 use skua_selftests::rig::{copy, wait_value, write};
 use skua_selftests::{suite, tests, Engine, Errno, Place, Rig};
@@ -44,10 +44,6 @@ pub(crate) fn main() -> ExitCode {
         row_0_28_coherent_memory_needs_no_call: 60,
         row_1_11_nobody_holds_on_to_what_is_mapped: 60 at_rest,
     ])
-}
-
-fn pattern(seed: u64) -> impl Fn(usize) -> u64 {
-    move |offset| (offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed
 }
 
 fn all_mappings_show_the_same() {

@@ -21,7 +21,7 @@ use skua_selftests::moving::evict_some;
 use skua_selftests::program::{address, COUNT};
 use skua_selftests::raw::{in_child, with_alarm, Child};
 use skua_selftests::rig::{self, dispatch, expect_working, write, Buffer, Job};
-use skua_selftests::suite::{eventually, patience};
+use skua_selftests::suite::{a_moment, becomes, patience};
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_uapi::*;
@@ -79,18 +79,6 @@ pub(crate) fn main() -> ExitCode {
         row_2_23_held_work_ends_once_though_its_device_fails: 60,
         row_2_22_an_unbind_ends_waits_and_holds,
     ])
-}
-
-/// Long enough for what must not happen.
-fn a_moment() {
-    thread::sleep(Duration::from_millis(50));
-}
-
-/// Waits until something is so.
-#[track_caller]
-fn becomes(what: &str, is_so: impl Fn() -> bool) {
-    let seen = eventually(|| is_so().then_some(()));
-    assert!(seen.is_some(), "not in time: {what}");
 }
 
 /// Whether work has ended; held work has no fence that could tell.

@@ -12,12 +12,12 @@ use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{
-    alone, both, evict_all, evict_some, expect_gpu, movable, pattern, place, press, resident,
+    alone, both, evict_all, evict_some, expect_gpu, gone, movable, pattern, place, press, resident,
     Numbers, Uncleared,
 };
 use skua_selftests::raw::{dies_of, Signal};
 use skua_selftests::rig::{copy, fill, wait_value, write};
-use skua_selftests::suite::eventually;
+use skua_selftests::suite::{becomes, eventually};
 use skua_selftests::witness::{quiet, shmem, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_uapi::*;
@@ -207,11 +207,6 @@ fn crush(client: &Client) {
     let handle = client.bo_create(2 * MIB, 0, vram).expect("BO_CREATE");
     let highest = client.set_priority(&[handle], DRM_SKUA_PRIORITY_MAXIMUM);
     assert_eq!(highest, Ok(()));
-}
-
-fn gone(client: &Client, handles: &[u32]) -> usize {
-    let is_out = |handle: &&u32| place(client, **handle) == Place::System;
-    handles.iter().filter(is_out).count()
 }
 
 fn it_goes_before_all_that_is_not() {
@@ -512,7 +507,7 @@ fn work_that_comes_later_faults_when_it_is_gone() {
             Kind::System => _ = press(),
             _ => assert_eq!(evict_all(), 1),
         }
-        assert!(eventually(|| (discarded() > before).then_some(())).is_some());
+        becomes("it is discarded", || discarded() > before);
         let commands = [copy(mine.va, out.va, MIB)];
         assert_eq!(
             rig.run(Engine::Copy, &commands),
@@ -632,7 +627,7 @@ fn parts_of_mappings_come_back() {
             Kind::System => _ = press(),
             _ => assert_eq!(evict_all(), 1),
         }
-        assert!(eventually(|| (discarded() > before).then_some(())).is_some());
+        becomes("it is discarded", || discarded() > before);
         // While it is gone, too.
         let other = va + 6 * MIB;
         assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(other, PAGE)]), Ok(()));

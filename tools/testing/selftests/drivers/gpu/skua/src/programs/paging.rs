@@ -8,7 +8,9 @@ use std::thread;
 
 use skua_selftests::events::{Event, Trace};
 use skua_selftests::function::Function;
-use skua_selftests::moving::{evict_all, movable_in_vram, pattern, resident, Uncleared};
+use skua_selftests::moving::{
+    evict_all, is_in_vram, movable_in_vram, pattern, resident, Uncleared,
+};
 use skua_selftests::rig::{copy, fill};
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::quiet;
@@ -61,11 +63,6 @@ impl Counted {
         let mut values = both.filter_map(|(old, new)| Some(new.get(name)? - old.get(name)?));
         values.next().unwrap_or_else(|| panic!("no {name}"))
     }
-}
-
-#[track_caller]
-fn is_in_vram(client: &Client, handle: u32) -> bool {
-    client.info(handle).expect("BO_INFO").region == client.region(Place::Vram).id
 }
 
 fn row_4_10_the_address_space_is_as_large_as_the_device_asks() {

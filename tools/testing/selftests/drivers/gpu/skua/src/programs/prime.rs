@@ -20,7 +20,7 @@ use skua_selftests::others::{heap, import_by_vgem, vgem};
 use skua_selftests::race::Caller;
 use skua_selftests::raw::{in_child, ioctl};
 use skua_selftests::rig::{copy, fill, wait_value, write};
-use skua_selftests::suite::{eventually, rounds};
+use skua_selftests::suite::{becomes, eventually, rounds};
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{skip, suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_uapi::*;
@@ -438,7 +438,7 @@ fn vgem_has_it_moved_where_it_can_reach_it() {
     );
     std::thread::scope(|scope| {
         let import = scope.spawn(|| import_by_vgem(&vgem, &shared));
-        assert!(eventually(|| (region() == system).then_some(())).is_some());
+        becomes("it leaves VRAM", || region() == system);
         // Long enough for one that does not wait to be over.
         std::thread::sleep(std::time::Duration::from_millis(100));
         assert!(!import.is_finished(), "it did not wait");

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skua_selftests::function::Function;
-use skua_selftests::moving::{alone, both, evict_all, movable, place, resident};
+use skua_selftests::moving::{alone, both, evict_all, gone, movable, place, resident};
 use skua_selftests::rig::{fill, wait_value};
 use skua_selftests::suite::eventually;
 use skua_selftests::{suite, tests, Client, Engine, Place, Rig};
@@ -71,11 +71,6 @@ fn create(client: &Client, placements: u32, priority: u32) -> u32 {
     let created = client.call(DRM_IOCTL_SKUA_BO_CREATE, &mut bo);
     assert_eq!(created, Ok(()), "priority {priority:#x}");
     bo.handle
-}
-
-fn gone(client: &Client, handles: &[u32]) -> usize {
-    let is_out = |handle: &&u32| place(client, **handle) == Place::System;
-    handles.iter().filter(is_out).count()
 }
 
 fn row_2_25_the_lowest_goes_first() {

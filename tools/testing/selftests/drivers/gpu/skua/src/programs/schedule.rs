@@ -15,7 +15,7 @@ use skua_selftests::moving::Numbers;
 use skua_selftests::program::{address, op, op_imm, COUNT, EXIT};
 use skua_selftests::race::{context, extent, load, within, Gate, Hold, Race};
 use skua_selftests::rig::{copy, dispatch, fill, wait_value, write, Buffer, Job};
-use skua_selftests::suite::{self, eventually};
+use skua_selftests::suite::{self, becomes, eventually};
 use skua_selftests::torture::seed;
 use skua_selftests::unpreempted::Unasked;
 use skua_selftests::witness::quiet;
@@ -141,8 +141,7 @@ fn preempt_by(rig: &Rig, running: u32, queued: u32, change: impl Fn() -> Result<
     let hold = Hold::new(rig);
     let begun = &[write(count.va, 1), hold.command()];
     let first = rig.start_in(running, begun);
-    let began = eventually(|| (count.cpu.read(0) > 0).then_some(()));
-    assert!(began.is_some(), "it begins");
+    becomes("it begins", || count.cpu.read(0) > 0);
     let second = rig.start_in(queued, &[write(count.va + 8, 1)]);
     assert_eq!(change(), Ok(()));
     assert_eq!(second.wait(), Ok(()), "it waits behind the other");
@@ -171,11 +170,9 @@ fn overtake(rig: &Rig, low: u32, high: u32) {
         race.enter_with(low, &[write(begun.va, 1), hold.command()]);
     }
     race.begin();
-    let began = eventually(|| (begun.cpu.read(0) > 0).then_some(()));
-    assert!(began.is_some(), "it begins");
+    becomes("it begins", || begun.cpu.read(0) > 0);
     race.enter(high);
-    let overtook = eventually(|| (race.taken() > 0).then_some(()));
-    assert!(overtook.is_some(), "it waits behind them");
+    becomes("it overtakes them", || race.taken() > 0);
     hold.release();
     let numbers = race.run();
     assert_eq!(numbers[60], 0, "{numbers:?}");
@@ -198,8 +195,7 @@ fn row_2_12_a_long_buffer_makes_room() {
     work.extend((75..150).map(|n| fill(n, target.va, 4 << 20)));
     work.push(dispatch(&program, COUNT, &address(count.va + 4)));
     let long = rig.start_in(low, &work);
-    let began = eventually(|| (count.cpu.read32(0) > 0).then_some(()));
-    assert!(began.is_some(), "it begins");
+    becomes("it begins", || count.cpu.read32(0) > 0);
     for _ in 0..5 {
         let important = rig.start_in(high, &[write(count.va + 64, 1)]);
         assert_eq!(important.wait(), Ok(()));
@@ -275,8 +271,7 @@ fn drawing_makes_room() {
     let [_, saved, restored] = saves();
     let trace = Trace::of(&["skua_preempted"]);
     let long = rig.start_in(low, &[Command::Draw(draw)]);
-    let began = eventually(|| (counts.cpu.read32(0) > 0).then_some(()));
-    assert!(began.is_some(), "it begins");
+    becomes("it begins", || counts.cpu.read32(0) > 0);
     for n in 1..=5 {
         let important = rig.start_in(high, &[write(scene.va + done, n)]);
         assert_eq!(important.wait(), Ok(()));

@@ -13,7 +13,7 @@ use skua_selftests::function::Function;
 use skua_selftests::moving::{evict_all, movable, resident, Uncleared};
 use skua_selftests::raw::Errno;
 use skua_selftests::rig::{copy, wait_value, write};
-use skua_selftests::suite::eventually;
+use skua_selftests::suite::{becomes, eventually};
 use skua_selftests::unpreempted::Unasked;
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Place, Rig};
@@ -276,7 +276,7 @@ fn free_memory_is_cleared_when_nobody_works() {
     let trace = Trace::of(&["skua_start", "skua_preempt", "skua_paging"]);
     let begun = [write(gate.va + 8, 1), wait_value(gate.va, 1)];
     let works = rig.start_in(context, &begun);
-    assert!(eventually(|| (gate.cpu.read(8) == 1).then_some(())).is_some());
+    becomes("it begins", || gate.cpu.read(8) == 1);
     let used = rig.region(Place::Vram).used;
     assert_eq!(rig.close(handle), Ok(()));
     let is_free = || (rig.region(Place::Vram).used + size == used).then_some(());

@@ -11,7 +11,7 @@ use skua_selftests::function::Function;
 use skua_selftests::program::address;
 use skua_selftests::race::{context, extent, load, within, Hold, Race, TAKE_A_NUMBER};
 use skua_selftests::rig::{dispatch, fill};
-use skua_selftests::suite::{self, eventually, patience};
+use skua_selftests::suite::{self, becomes, eventually, patience};
 use skua_selftests::{tests, Client, Errno, Place, Rig};
 use skua_uapi::{
     DRM_SKUA_PRIORITY_CLASS_HIGH, DRM_SKUA_PRIORITY_CLASS_IDLE, DRM_SKUA_PRIORITY_CLASS_NORMAL,
@@ -66,8 +66,7 @@ fn end_in_order(
     }
     assert_eq!(raised(contexts[2]), Ok(()));
     // It overtakes what is in the ring when the holder's turn is over.
-    let overtook = eventually(|| (race.number(81) > 0).then_some(()));
-    assert!(overtook.is_some(), "it waits behind them");
+    becomes("it overtakes them", || race.number(81) > 0);
     hold.release();
     assert_eq!(holder.wait(), Ok(()));
     expect_in_order(&race.run(), since);
@@ -151,8 +150,7 @@ fn row_2_20_classes_of_processes_end_in_order() {
     // both contexts do.
     let (last, class, _) = &processes[2];
     assert_eq!(last.set_class(*class), Ok(()));
-    let overtook = eventually(|| (number(81).min(number(101)) > 0).then_some(()));
-    assert!(overtook.is_some(), "it waits behind them");
+    becomes("it overtakes them", || number(81).min(number(101)) > 0);
     hold.release();
     assert_eq!(holder.wait(), Ok(()));
     for job in &jobs {

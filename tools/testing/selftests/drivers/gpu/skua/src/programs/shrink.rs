@@ -15,7 +15,7 @@ use skua_selftests::moving::{
     resident, Numbers,
 };
 use skua_selftests::rig::fill;
-use skua_selftests::suite::eventually;
+use skua_selftests::suite::{becomes, eventually};
 use skua_selftests::witness::{quiet, shmem, Witness};
 use skua_selftests::{suite, tests, Client, Engine, Place, Rig};
 use skua_uapi::*;
@@ -189,7 +189,7 @@ fn write_combined_objects_come_back() {
         for round in 0..4 {
             cpu.fill(pattern(round));
             // A move to there is forgotten late.
-            assert!(eventually(|| (press() == PAGES).then_some(())).is_some());
+            becomes("they are given back", || press() == PAGES);
             cpu.expect("the content", pattern(round));
         }
         assert_eq!(press(), PAGES);
@@ -210,7 +210,7 @@ fn what_was_unmapped_goes() {
     let all = skua_selftests::client::unmap(va, MIB);
     assert_eq!(rig.bind_and_wait(rig.vm, &[all]), Ok(()));
     // The address space lets go of it late.
-    assert!(eventually(|| (press() >= PAGES).then_some(())).is_some());
+    becomes("they are given back", || press() >= PAGES);
     assert_eq!(
         rig.bind_and_wait(rig.vm, &[map(handle, 0, va, MIB)]),
         Ok(())

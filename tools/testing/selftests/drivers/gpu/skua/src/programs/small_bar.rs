@@ -5,6 +5,7 @@
 use std::process::ExitCode;
 
 use skua_selftests::function::Function;
+use skua_selftests::moving::is_in_vram;
 use skua_selftests::rig::{copy, fill};
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, torture, Client, Engine, Errno, Place, Rig};
@@ -36,11 +37,6 @@ fn only_vram(client: &Client) -> u32 {
 
 fn both(client: &Client) -> u32 {
     only_vram(client) | 1 << client.region(Place::System).id
-}
-
-#[track_caller]
-fn is_in_vram(client: &Client, handle: u32) -> bool {
-    client.info(handle).expect("BO_INFO").region == client.region(Place::Vram).id
 }
 
 fn a_part_is_visible() {
