@@ -12,10 +12,12 @@ use skua_spec::preemption::{Cause, Level};
 use skua_spec::regs;
 use skua_spec::status::{Counter, EngineState};
 use skua_spec::ticks::{COMMAND, LINE};
-use skua_testbed::{Gpu, COMPUTE, CONTEXT, COPY, DATA, DATA_BYTES, DATA_VA, ENGINES, VRAM_BYTES};
+use skua_testbed::{
+    resumed, Gpu, COMPUTE, CONTEXT, COPY, DATA, DATA_BYTES, DATA_VA, ENGINES, VRAM_BYTES,
+};
 
 use crate::events::{record, Text};
-use crate::preemption::{at_level, resumed, AREA};
+use crate::preemption::{at_level, AREA};
 use crate::steps::RACE;
 
 /// What engines wait for.

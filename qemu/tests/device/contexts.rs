@@ -15,11 +15,11 @@ use skua_spec::preemption::Cause;
 use skua_spec::status::{self, Counter, EngineState};
 use skua_spec::ticks;
 use skua_testbed::{
-    Gpu, Stepped, ASID, BUFFER_VA, COLD, COMPUTE, CONTEXT, CONTEXT_ID, COPY, DATA, DATA_VA,
-    ENGINES, SAVE, SAVE_VA, STATE, STATUS,
+    resumed, Gpu, Stepped, ASID, BUFFER_VA, COLD, COMPUTE, CONTEXT, CONTEXT_ID, COPY, DATA,
+    DATA_VA, ENGINES, SAVE, SAVE_VA, STATE, STATUS,
 };
 
-use crate::preemption::{exec_of, resumed, words, Random, AREA};
+use crate::preemption::{exec_of, words, Random, AREA};
 
 /// Another context's descriptor.
 const OTHER: u64 = CONTEXT + 0x1000;

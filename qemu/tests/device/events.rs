@@ -12,9 +12,9 @@ use skua_spec::number::EngineIndex;
 use skua_spec::preemption::{Cause, Level};
 use skua_spec::regs;
 use skua_spec::status::{Counter, EngineState};
-use skua_testbed::{Gpu, ASID, COMPUTE, CONTEXT, CONTEXT_ID, COPY, DATA_VA};
+use skua_testbed::{resumed, Gpu, ASID, COMPUTE, CONTEXT, CONTEXT_ID, COPY, DATA_VA};
 
-use crate::preemption::{at_level, resumed, AREA};
+use crate::preemption::{at_level, AREA};
 
 /// Where a record goes, and is read when the device is gone.
 #[derive(Clone, Default)]

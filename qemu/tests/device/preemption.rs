@@ -22,8 +22,8 @@ use skua_spec::regs;
 use skua_spec::status::{self, Counter, EngineState};
 use skua_spec::ticks;
 use skua_testbed::{
-    Gpu, Stepped, ASID, BUFFER_VA, BUS, COLD, COMPUTE, CONTEXT, CONTEXT_ID, COPY, DATA, DATA_VA,
-    SAVE, SAVE_VA, STATE, STATUS, SYSTEM_BYTES, SYSTEM_FREE,
+    resumed, Gpu, Stepped, ASID, BUFFER_VA, BUS, COLD, COMPUTE, CONTEXT, CONTEXT_ID, COPY, DATA,
+    DATA_VA, SAVE, SAVE_VA, STATE, STATUS, SYSTEM_BYTES, SYSTEM_FREE,
 };
 
 use crate::draw::{self, Point};
@@ -455,6 +455,29 @@ const SEGMENTS: &str = ".threads 64
         bnz r2, outer
         exit";
 
+/// Stops work again and again, first when it has gone on for `first` ticks, until it is done: no
+/// stop takes longer than a `unit` of the level, of work that is long if there is more of it.
+fn expect_stops_within(
+    unit: u64,
+    mut driver: Driver,
+    first: u64,
+    (level, scale, total): (Level, u32, u64),
+) {
+    let mut random = Random(0x1234_5678 + u64::from(scale));
+    let (mut most, mut requests) = (0, 0);
+    while !driver.packets.is_empty() {
+        let budget = 1 + random.below(41);
+        driver.advance(if requests == 0 { first } else { budget });
+        let stop = driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
+        (most, requests) = (most.max(stop.ticks), requests + 1);
+    }
+    println!("{level:?}, {scale}: {most} of {unit} ticks, {total} in all, {requests} times");
+    assert!(most <= unit, "{level:?}, {scale}: {most} > {unit}");
+    if scale > 1 {
+        assert!(total > 3 * unit && requests > 3, "{level:?}: {total}");
+    }
+}
+
 /// From the request to the record it takes a unit of the level at most, however many there are.
 #[test]
 fn the_level_bounds_the_latency() {
@@ -496,23 +519,10 @@ fn the_level_bounds_the_latency() {
             let mut counts = counts;
             counts[longer] *= scale;
             let total = whole(counts);
-            let mut random = Random(0x1234_5678 + u64::from(scale));
-            let mut driver = Driver::new(at_level(level), work(counts));
-            let (mut most, mut requests) = (0, 0);
-            while !driver.packets.is_empty() {
-                // So that what the TLB has not at first is found.
-                let (first, budget) = (IMAGE + COLD + 60, 1 + random.below(41));
-                driver.advance(if requests == 0 { first } else { budget });
-                let stop = driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
-                (most, requests) = (most.max(stop.ticks), requests + 1);
-            }
-            println!(
-                "{level:?}, {scale}: {most} of {unit} ticks, {total} in all, {requests} times"
-            );
-            assert!(most <= unit, "{level:?}, {scale}: {most} > {unit}");
-            if scale > 1 {
-                assert!(total > 3 * unit && requests > 3, "{level:?}: {total}");
-            }
+            let driver = Driver::new(at_level(level), work(counts));
+            // So that what the TLB has not at first is found.
+            let first = IMAGE + COLD + 60;
+            expect_stops_within(unit, driver, first, (level, scale, total));
         }
     }
 }
@@ -614,13 +624,6 @@ fn without_a_level_all_of_the_ring_is_done_first() {
 pub(crate) fn exec_of(at: u64, mut exec: Command) -> Command {
     if let Command::Exec { context, .. } = &mut exec {
         *context = vram::BASE + at;
-    }
-    exec
-}
-
-pub(crate) fn resumed(mut exec: Command) -> Command {
-    if let Command::Exec { resume, .. } = &mut exec {
-        *resume = true;
     }
     exec
 }
@@ -1500,22 +1503,8 @@ fn the_level_bounds_the_latency_of_drawing() {
             let mut counts = counts;
             counts[longer.unwrap_or(3)] *= scale;
             let total = time(counts);
-            let mut random = Random(0x1234_5678 + u64::from(scale));
-            let mut driver = Driver::new(at_graphics(level), work(counts));
-            let (mut most, mut requests) = (0, 0);
-            while !driver.packets.is_empty() {
-                let budget = 1 + random.below(41);
-                driver.advance(if requests == 0 { 60 } else { budget });
-                let stop = driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
-                (most, requests) = (most.max(stop.ticks), requests + 1);
-            }
-            println!(
-                "{level:?}, {scale}: {most} of {unit} ticks, {total} in all, {requests} times"
-            );
-            assert!(most <= unit, "{level:?}, {scale}: {most} > {unit}");
-            if scale > 1 {
-                assert!(total > 3 * unit && requests > 3, "{level:?}: {total}");
-            }
+            let driver = Driver::new(at_graphics(level), work(counts));
+            expect_stops_within(unit, driver, 60, (level, scale, total));
         }
     }
 }

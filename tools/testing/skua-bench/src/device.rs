@@ -22,7 +22,7 @@ use skua_spec::number::EngineIndex;
 use skua_spec::preemption::{Cause, Level};
 use skua_spec::status::{engine::COMPLETED_FENCE, Counter};
 use skua_testbed::{
-    root, Gpu, ASID, BUFFER, COMPUTE, CONTEXT, COPY, DATA, DATA_VA, SAVE_VA, VRAM_BYTES,
+    resumed, root, Gpu, ASID, BUFFER, COMPUTE, CONTEXT, COPY, DATA, DATA_VA, SAVE_VA, VRAM_BYTES,
 };
 
 use crate::fit::Line;
@@ -125,14 +125,6 @@ fn dispatch(
 
 /// A packet of engine 0, by its EXEC, and its fence.
 type Packet = (Command, u64);
-
-/// The EXEC with which a packet goes on that was stopped.
-fn resumed(mut exec: Command) -> Command {
-    if let Command::Exec { resume, .. } = &mut exec {
-        *resume = true;
-    }
-    exec
-}
 
 /// What a request to stop came to.
 struct Stop {

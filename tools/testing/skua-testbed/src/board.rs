@@ -84,6 +84,14 @@ pub fn root() -> Entry {
     Entry::table(Target::Vram(GpuPhys(vram::BASE + TABLES)))
 }
 
+/// The EXEC with which a packet goes on that was stopped.
+pub fn resumed(mut exec: Command) -> Command {
+    if let Command::Exec { resume, .. } = &mut exec {
+        *resume = true;
+    }
+    exec
+}
+
 /// The memory of a device and its driver.
 pub struct Board {
     /// Also the device's: both may write at any time.
