@@ -210,7 +210,7 @@ pub struct Device {
     file: Mutex<File>,
     /// What it was made with.
     options: Options,
-    /// Those in which the engines work, joined by drop.
+    /// Threads in which the engines work, joined by drop.
     threads: Vec<JoinHandle<()>>,
     /// The engines, where no thread of the device has them work.
     lockstep: Option<Mutex<Lockstep>>,

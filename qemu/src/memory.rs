@@ -106,7 +106,7 @@ impl<'a> Memory<'a> {
         result
     }
 
-    /// The same, but no cache keeps what is found by it.
+    /// The same memory, but no cache keeps what is found by it.
     pub fn in_passing(&self) -> Self {
         Self {
             kept: false,

@@ -265,7 +265,7 @@ unsafe impl Send for Charge {}
 unsafe impl Sync for Charge {}
 
 impl Charge {
-    /// The same, for who remembers how much it is.
+    /// The charge without its size, for who remembers that.
     pub(crate) fn hold(self) -> Held {
         // INVARIANT: It stays charged.
         let held = Held { pool: self.pool };

@@ -32,8 +32,8 @@ unsafe impl Send for EventFd {}
 unsafe impl Sync for EventFd {}
 
 impl EventFd {
-    /// That behind a descriptor of the calling process. `EBADF` if there is none, `EINVAL` if it is
-    /// another kind of file.
+    /// The eventfd behind a descriptor of the calling process. `EBADF` if there is none, `EINVAL`
+    /// if it is another kind of file.
     pub(crate) fn find(descriptor: i32) -> Result<Self> {
         // SAFETY: No requirements.
         let raw = from_err_ptr(unsafe { bindings::eventfd_ctx_fdget(descriptor) })?;

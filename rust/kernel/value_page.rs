@@ -125,7 +125,7 @@ pub(crate) struct FileOperations<T>(bindings::file_operations, PhantomData<fn(T)
 unsafe impl<T> Sync for FileOperations<T> {}
 
 impl<T: Exported> FileOperations<T> {
-    /// Those of a module, which files keep loaded.
+    /// The operations of a module, which files keep loaded.
     pub(crate) const fn new<M: ModuleMetadata>() -> Self {
         let mut operations: bindings::file_operations = pin_init::zeroed();
         operations.owner = M::THIS_MODULE.as_ptr();

@@ -100,7 +100,7 @@ pub struct Uses {
     interval: u32,
 }
 
-/// It was made, and not used yet.
+/// The [`Uses::interval`] of an object that was not used yet.
 const UNUSED: u32 = u32::MAX;
 
 impl Uses {

@@ -721,7 +721,7 @@ impl<H: Heap, V: Slice> IntervalMap<H, V> {
         }
     }
 
-    /// That of `number`, from its children's.
+    /// The extent of node `number`, from its children's.
     #[cfg(not(MODULE))]
     fn extent(&self, number: u32, left: u32, right: u32) -> Extent {
         let Some(node) = self.node(number) else {

@@ -113,7 +113,7 @@ pub trait Packet {
 /// Why an engine is to be reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It reported this, and has stopped.
+    /// The engine reported this fault, and has stopped.
     Fault(Record),
     /// The packet with this fence id works, or waits, without end.
     Endless(u64),

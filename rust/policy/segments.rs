@@ -43,7 +43,7 @@ impl SegmentFlags {
     /// What that aperture shows the CPU maps cached, and in no other way (row 0.16).
     pub const SUPPORTS_CACHED_CPU_HOST_APERTURE: Self = Self(1 << 14);
 
-    /// These and `others`.
+    /// These flags and `others`.
     #[must_use]
     pub const fn with(self, others: Self) -> Self {
         Self(self.0 | others.0)

@@ -27,7 +27,7 @@ const TOLD: [(Counter, &str); 4] = [
 /// What [`Watch`] counts in a step: [`TOLD`], then what was saved and restored.
 type Counts = [u64; TOLD.len() + 2];
 
-/// Those that were counted since the tally was moved last.
+/// What was counted since the tally was moved last.
 fn counts(tally: &Tally) -> Counts {
     let mut counts = [0; TOLD.len() + 2];
     let told = TOLD.map(|(counter, _)| counter);

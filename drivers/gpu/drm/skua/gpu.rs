@@ -312,7 +312,7 @@ pub(crate) struct Gpu {
     /// The driver's own lines of work for moves that wait, each from its first move on.
     #[pin]
     movers: Slots<Mover, Context>,
-    /// Those of the driver's own contexts that are for one move each.
+    /// The driver's own contexts that are for one move each.
     #[pin]
     pub(crate) move_contexts: MoveContexts,
     /// Clients' contexts, by their places in the table of descriptors. A place holds a reference

@@ -136,7 +136,7 @@ impl Quota {
         Self::make(what, c"client", limit, None, false)
     }
 
-    /// Its own as long as it exists; never the default.
+    /// A number that no other quota has as long as this one exists; never the default.
     pub(crate) fn id(self: &Arc<Self>) -> QuotaId {
         QuotaId(Arc::as_ptr(self).addr())
     }
@@ -162,7 +162,7 @@ impl Quota {
         self.whole.as_ref()
     }
 
-    /// This one, what it is a part of, and so on.
+    /// This quota, the one that it is a part of, and so on.
     pub(crate) fn and_wholes(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
         successors(Some(self), |quota| quota.whole())
     }

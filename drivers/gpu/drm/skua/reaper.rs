@@ -80,7 +80,7 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// It has done all. It counts in its device's `quarantine`.
+    /// Of a work item that has done all. It counts in its device's `quarantine`.
     pub(crate) fn new(quarantine: &Arc<Quarantine>) -> Self {
         Self {
             is_cut: Atomic::new(0),
@@ -200,7 +200,7 @@ impl Freed {
         self.left > 0
     }
 
-    /// So many more have gone, and so many bytes.
+    /// Counts `things` more that have gone, and their bytes.
     pub(crate) fn count(&mut self, things: usize, bytes: u64) {
         self.left = self.left.saturating_sub(things);
         self.bytes = self.bytes.saturating_add(bytes);

@@ -406,7 +406,7 @@ impl Wait {
         self.key.0
     }
 
-    /// The same with the fence's number before it.
+    /// The fence's number, and the value that it is to reach.
     pub(crate) fn what(&self) -> (u64, u64) {
         (self.fence.number, self.value())
     }

@@ -50,7 +50,7 @@ pub(crate) struct RegistrationData<'a> {
 }
 
 impl<'a> RegistrationData<'a> {
-    /// That of a device whose memory the CPU finds in these two.
+    /// What a device is registered with whose memory the CPU finds in `vram` and `aperture`.
     pub(crate) fn new(
         parent: &'a Device<Bound>,
         vram: Option<MemoryBar<'a>>,

@@ -58,11 +58,11 @@ pub(crate) struct Counters {
     pub(crate) clean_creations: Atomic<u64>,
     /// Pages of the CPU host aperture that were mapped.
     pub(crate) aperture_maps: Atomic<u64>,
-    /// Those of them that were taken back for others to be mapped.
+    /// Pages of the CPU host aperture that were taken back for others to be mapped.
     pub(crate) aperture_reclaims: Atomic<u64>,
     /// Parts of the aperture segment that were mapped.
     pub(crate) segment_maps: Atomic<u64>,
-    /// Those of them that were unmapped.
+    /// Parts of the aperture segment that were unmapped.
     pub(crate) segment_unmaps: Atomic<u64>,
 }
 

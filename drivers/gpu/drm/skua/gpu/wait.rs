@@ -32,7 +32,7 @@ const PRESENCE_TIMEOUT: Delta = Delta::from_millis(500);
 pub(crate) struct Presence(Instant<Monotonic>);
 
 impl Presence {
-    /// It was there just now.
+    /// Of a device that was there just now.
     pub(crate) fn new() -> Self {
         Self(Instant::now())
     }
@@ -57,7 +57,7 @@ pub(crate) struct Countdown {
 }
 
 impl Countdown {
-    /// It begins now, and may take so long.
+    /// Of a wait that begins now, and may take as long as `limit`.
     pub(crate) fn new(limit: Delta) -> Self {
         let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(0);
         Self {

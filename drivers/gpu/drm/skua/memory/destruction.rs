@@ -167,7 +167,7 @@ impl Reapable for Destruction {
 }
 
 impl Destruction {
-    /// That of `bo`, when `waits` are over. `ENOMEM`.
+    /// The destruction of `bo`, when `waits` are over. `ENOMEM`.
     fn new(
         dev: &SkuaDevice,
         client: &Arc<Quota>,
@@ -311,9 +311,9 @@ impl TurnPart {
 
 /// What is left of objects that were to be given up.
 struct Left {
-    /// Those that are given up in part.
+    /// Destructions of objects that are given up in part.
     cut: List<Destruction>,
-    /// Those that somebody has locked.
+    /// Destructions of objects that somebody has locked.
     locked: List<Destruction>,
 }
 
@@ -403,9 +403,9 @@ impl Due {
         }
     }
 
-    /// Those of the next turn, who are given up with one flush and before others have the queue;
-    /// and how many users and ranges of each. Each list has one in its turn, so nobody waits for
-    /// all of what is mapped very often.
+    /// The destructions of the next turn, whose objects are given up with one flush and before
+    /// others have the queue; and how many users and ranges of each. Each list has one in its turn,
+    /// so nobody waits for all of what is mapped very often.
     fn next(&mut self) -> (List<Destruction>, usize) {
         let (mut next, mut room) = (List::new(), 0);
         for _ in 0..3 {
@@ -429,7 +429,7 @@ impl Due {
         (next, room)
     }
 
-    /// Those have another turn that are left of one.
+    /// Gives another turn to what is left of one.
     fn keep(&mut self, mut left: Left) {
         self.cut.push_all_back(&mut left.cut);
         self.locked.push_all_back(&mut left.locked);

@@ -283,7 +283,7 @@ pub(crate) enum Content {
     },
     /// Nobody wants it any more; where it was in VRAM.
     Discarded(Arc<VramRange>),
-    /// It stays, or is elsewhere already.
+    /// Stays where it is, or is elsewhere already.
     Stays,
 }
 

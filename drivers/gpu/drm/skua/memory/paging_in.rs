@@ -340,7 +340,7 @@ pub(crate) fn lock<'a>(
 
 /// An object that is to be brought in.
 struct Incoming<'a> {
-    /// It was out when this was made.
+    /// The object, which was out when this was made.
     bo: &'a BoRef,
     /// Its client's quota of system memory, for when it leaves VRAM again.
     quota: Arc<Quota>,
@@ -522,7 +522,7 @@ pub(crate) fn bring_to_aperture(
 struct Needed {
     /// Bytes of objects that may be nowhere but there.
     alone: u64,
-    /// That may be in the aperture instead.
+    /// Bytes of objects that may be in the aperture instead.
     either: u64,
 }
 

@@ -323,7 +323,8 @@ impl Vm {
         collect(&self.map(), objects)
     }
 
-    /// The same, and whether: not if somebody has the map, perhaps for long. `ENOMEM`.
+    /// As [`Self::collect_objects`], and whether it did: not if somebody has the map, perhaps for
+    /// long. `ENOMEM`.
     pub(crate) fn try_collect_objects(&self, objects: &mut KVVec<BoRef>) -> Result<bool> {
         match self.try_map() {
             Some(locked) => collect(&locked, objects).map(|()| true),

@@ -191,7 +191,7 @@ struct Client {
     process: Process,
     /// What the context adds to what its client used of the engine.
     account: Account,
-    /// That it counts as one of its client's and its user's.
+    /// Its share of the quotas of contexts.
     _place: Share,
 }
 
@@ -414,7 +414,7 @@ impl Context {
         self.pending.lock().turn.is_passed()
     }
 
-    /// Gives that to `other`, and takes what that has. Called by the engine, under its lock.
+    /// Gives its turn to `other`, and takes that one's. Called by the engine, under its lock.
     pub(crate) fn lend_turn(&self, other: &Self) {
         let (mut own, mut others) = (self.turn(), other.turn());
         own.lend(&mut others);

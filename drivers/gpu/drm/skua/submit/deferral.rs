@@ -141,8 +141,8 @@ pub(crate) struct Deferral {
 }
 
 impl Deferral {
-    /// That of `handles`; none if no context of `client` holds work. `ENOENT` if another thread
-    /// destroys one of them; `ENOSPC`, `ENOMEM`.
+    /// The deferral of `handles`; none if no context of `client` holds work. `ENOENT` if another
+    /// thread destroys one of them; `ENOSPC`, `ENOMEM`.
     fn new(
         dev: &SkuaDevice,
         client: &Arc<Quota>,

@@ -218,7 +218,7 @@ impl Engine {
         self.kind
     }
 
-    /// Its name in fdinfo, traces and fences.
+    /// The engine's name in fdinfo, traces and fences.
     pub(crate) fn name(&self) -> &'static CStr {
         match self.kind {
             EngineKind::Compute => c"compute",

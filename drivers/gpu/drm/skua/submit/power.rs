@@ -74,22 +74,22 @@ const PATIENCE: Delta = Delta::from_secs(30);
 #[repr(u32)]
 enum State {
     /// Engines take work.
-    Awake = 0,
-    /// The system is suspended: the [`Sleeper`] is asked whether the device may sleep.
-    Tired = 1,
-    /// It has no power, or may lose it.
-    Asleep = 2,
-    /// The system resumes: the [`Sleeper`] is asked to have engines take work again.
-    Called = 3,
+    Running = 0,
+    /// The system is to sleep: the [`Sleeper`] is asked whether the device may sleep.
+    Suspending = 1,
+    /// The device has no power, or may lose it.
+    Suspended = 2,
+    /// The system has woken: the [`Sleeper`] is asked to have engines take work again.
+    Resuming = 3,
 }
 
 /// The device's [`State`], as its number.
 pub(crate) struct Power(Atomic<u32>);
 
 impl Power {
-    /// That of a device that was just started.
+    /// The state of a device that was just started.
     pub(crate) fn new() -> Self {
-        Self(Atomic::new(State::Awake as u32))
+        Self(Atomic::new(State::Running as u32))
     }
 
     fn is(&self, state: State) -> bool {
@@ -111,14 +111,15 @@ impl Power {
     }
 }
 
-/// Does it in the alarms' queue, where nothing else is done about the device meanwhile.
+/// Has the device sleep and wake, in the alarms' queue, where nothing else is done about it
+/// meanwhile.
 pub(crate) struct Sleeper {
     /// The device that sleeps.
     dev: ARef<SkuaDevice>,
 }
 
 impl Sleeper {
-    /// One that is not asked for anything.
+    /// A sleeper that is not asked for anything.
     pub(crate) fn new(dev: &SkuaDevice) -> Self {
         Self { dev: dev.into() }
     }
@@ -128,14 +129,14 @@ impl AlarmHandler for Sleeper {
     fn run(&self) -> Option<Jiffies> {
         let _signalling = Signalling::begin();
         let dev = &*self.dev;
-        if dev.power.is(State::Tired) && adapter_reset::begin_sleep(dev) {
-            dev.power.set(State::Asleep);
+        if dev.power.is(State::Suspending) && adapter_reset::begin_sleep(dev) {
+            dev.power.set(State::Suspended);
             return None;
         }
-        if dev.power.is(State::Called) {
+        if dev.power.is(State::Resuming) {
             adapter_reset::end_sleep(dev);
         }
-        dev.power.set(State::Awake);
+        dev.power.set(State::Running);
         None
     }
 }
@@ -155,8 +156,8 @@ pub(crate) fn sleep(dev: &SkuaDevice) -> Result {
         let is_empty = empty(dev, gpu::parent(&bound))?;
         drop(bound);
         if is_empty {
-            dev.power.ask(dev, State::Tired);
-            if dev.power.is(State::Asleep) {
+            dev.power.ask(dev, State::Suspending);
+            if dev.power.is(State::Suspended) {
                 return Ok(());
             }
         }
@@ -185,8 +186,8 @@ fn empty(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<bool> {
 
 /// Has the device work again. `EIO` if it is lost.
 pub(crate) fn wake(dev: &SkuaDevice) -> Result {
-    if dev.power.is(State::Asleep) {
-        dev.power.ask(dev, State::Called);
+    if dev.power.is(State::Suspended) {
+        dev.power.ask(dev, State::Resuming);
     }
     dev.check_health()
 }

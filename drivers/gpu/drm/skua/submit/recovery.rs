@@ -473,7 +473,7 @@ enum Finding {
     Fine,
     /// Is the device there?
     Doubtful,
-    /// It is to stop, for this, in so much time.
+    /// The engine is to stop, for this cause, and has so much time to.
     Wrong(Cause, Delta),
 }
 

@@ -388,7 +388,7 @@ impl Submission {
         again
     }
 
-    /// Its buffers that the engine was not given.
+    /// The buffers of the submission that its engine was not given.
     pub(crate) fn never_given(&self) -> impl Iterator<Item = &Buffer> + '_ {
         let buffers = match &self.work {
             Work::Buffers(buffers) => buffers.iter(),

@@ -179,8 +179,8 @@ impl BoData {
         self.lockers.load(Relaxed) & HAS_HOST_APERTURE != 0
     }
 
-    /// It has from now on, as long as it is locked; whether that is new. Not if it is not locked
-    /// any more.
+    /// Notes that it has pages of the host aperture, as long as it is locked; whether that is new.
+    /// Not if it is not locked any more.
     pub(crate) fn set_host_aperture(&self) -> bool {
         let mut lockers = self.lockers.load(Relaxed);
         while lockers != 0 && lockers & HAS_HOST_APERTURE == 0 {

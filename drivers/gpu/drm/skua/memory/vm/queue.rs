@@ -48,7 +48,7 @@ pub(super) struct Binds {
 }
 
 impl Binds {
-    /// Those of an address space that is new: none.
+    /// The binds of an address space that is new: none.
     pub(super) fn new() -> Self {
         Self {
             queue: List::new(),

@@ -70,7 +70,7 @@ pub(crate) struct Reached {
     /// first look until the bind is queued, so that the queue has the order of the map's changes.
     #[pin]
     pub(super) map: Mutex<IntervalMap<KernelHeap, Mapping>>,
-    /// That it counts as one of its client's and its user's, as long as it has its number.
+    /// Its share of the quotas of address spaces, as long as it has its number.
     pub(super) place: Share,
     /// Its place in the reaper's list.
     #[pin]
