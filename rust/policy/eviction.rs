@@ -10,9 +10,17 @@
 //! pass   class (what nothing keeps ─▶ what is resident ─▶ what a group keeps while there is other)
 //!          └─▶ rank (what is offered, then the lowest level first)
 //!             └─▶ what is idle, then what is in use
-//!                └─▶ the list: what was used longest ago first,
-//!                    but what fits rather than what is much too large, if it is near
+//!                └─▶ the list: what was used longest ago first, but of what is near and of what
+//!                    was used last what costs less
 //! ```
+//!
+//! What one *costs* is how many bytes are copied for each byte of room that its leaving makes, in
+//! the time for which others have that room: what was written is copied out, and in when it is used
+//! again; what has the same content outside, in alone; what is much too large, in part for nothing.
+//! The time is until it is expected, or for what is not expected, as a guess, as long as it was not
+//! used already; that may have to leave at last whoever does now, so half of what is copied out
+//! counts for it. So what is clean leaves rather than what was written and is near, unless it is
+//! expected in less than half the time, or was unused for less than two thirds of it.
 //!
 //! What merely prefers to be there takes nothing that is resident, but what is idle, of a lower
 //! priority, and as well off elsewhere.
@@ -26,7 +34,7 @@
 //! # Examples
 //!
 //! ```
-//! use skua_policy::eviction::{make_room, Facts, Hold, Need, Place};
+//! use skua_policy::eviction::{make_room, Facts, Hold, Need, NextUse, Place};
 //! use skua_policy::heap::OutOfMemory;
 //! use skua_policy::priority::{Level, Rank};
 //! use skua_policy::std_heap::StdHeap;
@@ -50,14 +58,14 @@
 //!         self.walk(rank).rev().take(many).collect::<Vec<_>>().into_iter()
 //!     }
 //!
-//!     fn next_use_in(&self, _: &u64) -> Option<u32> {
-//!         None
+//!     fn next_use(&self, _: &u64) -> NextUse {
+//!         NextUse::NotFor(1)
 //!     }
 //!
 //!     fn facts(&self, object: &u64) -> Result<Facts, OutOfMemory> {
-//!         let bytes = *object;
+//!         let (bytes, copied) = (*object, 0);
 //!         let (is_resident, can_be_elsewhere) = (false, true);
-//!         Ok(Facts { bytes, hold: Hold::Nothing, is_resident, can_be_elsewhere })
+//!         Ok(Facts { bytes, copied, hold: Hold::Nothing, is_resident, can_be_elsewhere })
 //!     }
 //!
 //!     fn is_idle(&self, _: &u64) -> bool {
@@ -87,8 +95,8 @@ use core::mem::replace;
 #[cfg(test)]
 mod tests;
 
-/// How many objects of a pass are looked at for one that fits, and how many of a list for one that
-/// is expected later.
+/// How many objects of a pass are looked at for one that costs less, and how many of a list for one
+/// that is expected later.
 const AHEAD: usize = 8;
 
 /// When an object was used, by a clock that counts the uses of all objects, modulo 2^32.
@@ -134,16 +142,21 @@ impl Uses {
         (self.interval != UNUSED).then(|| self.age(now))
     }
 
-    /// In how long it is expected to be used again, if it is: as long after the last use as that
-    /// was after the one before; if it was used once, after the `reuse_distance` of what comes back
-    /// now.
-    pub fn next_use_in(self, now: u32, reuse_distance: u32) -> Option<u32> {
-        let interval = match self.interval {
-            UNUSED => return None,
-            0 => reuse_distance,
-            interval => interval,
-        };
-        interval.checked_sub(self.age(now)).filter(|left| *left > 0)
+    /// When it is used again: as long after the last use as that was after the one before; if it
+    /// was used once, after the `reuse_distance` of what comes back now, if that is not new. It is
+    /// not expected any more after that; nothing is for what is new.
+    pub fn next_use(self, now: u32, reuse_distance: Option<u32>) -> NextUse {
+        let age = self.age(now);
+        let interval = reuse_distance.and_then(|distance| match self.interval {
+            UNUSED => None,
+            0 => Some(distance),
+            interval => Some(interval),
+        });
+        let left = interval.and_then(|interval| interval.checked_sub(age));
+        match left.filter(|left| *left > 0) {
+            Some(left) => NextUse::In(left),
+            None => NextUse::NotFor(age),
+        }
     }
 
     /// All of it in one word, for [`Uses::from_word`].
@@ -160,6 +173,15 @@ impl Uses {
             interval: (word >> 32) as u32,
         }
     }
+}
+
+/// When an object is used again, in uses of any objects, as far as its past tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextUse {
+    /// It is expected in so many from now on.
+    In(u32),
+    /// It is not expected, and was not used for so many.
+    NotFor(u32),
 }
 
 /// What somebody asks for room for.
@@ -196,6 +218,9 @@ pub enum Hold {
 pub struct Facts {
     /// Bytes of it where room is needed. 0: it helps nobody.
     pub bytes: u64,
+    /// Bytes that are copied if it leaves: none if what it is outside is the same already, or
+    /// nobody wants it any more. If that is wrong, more is copied than has to be.
+    pub copied: u64,
     /// What keeps it where it is.
     pub hold: Hold,
     /// Whether somebody has made it resident.
@@ -281,9 +306,8 @@ pub trait Place {
         Level::Minimum
     }
 
-    /// In how many uses of any objects from now on `object` is expected to be used again, if it is
-    /// ([`Uses::next_use_in`]). Nothing is if what needs the room was not used before.
-    fn next_use_in(&self, object: &Self::Object) -> Option<u32>;
+    /// When `object` is used again ([`Uses::next_use`]).
+    fn next_use(&self, object: &Self::Object) -> NextUse;
 
     /// What is known of `object`, at this moment.
     ///
@@ -343,8 +367,7 @@ pub fn leave<P: Place>(place: &mut P, need: Need, missing: u64) -> Result<(), P:
 }
 
 /// Calls `f` with those that would leave for [`Need::Needs`], by priority, up to `most`, the first
-/// one first: of those that are alike by age, however large they are and whatever is expected of
-/// them.
+/// one first: of those that are alike by age, whatever they cost.
 ///
 /// # Errors
 ///
@@ -375,6 +398,56 @@ struct Candidate<O> {
     object: O,
     /// What it has where room is needed, as [`Facts::bytes`]; not 0.
     bytes: u64,
+    /// As [`Facts::copied`].
+    copied: u64,
+}
+
+/// What it costs that a candidate leaves.
+#[derive(Clone, Copy)]
+struct Cost {
+    pass: Pass,
+    /// What it has where room is needed.
+    bytes: u64,
+    /// How often what it makes room for is copied, in halves.
+    halves: u64,
+    next_use: NextUse,
+}
+
+/// [`Cost::halves`] of what is copied once, in: there is nothing less.
+const LEAST: u64 = 2;
+
+impl Cost {
+    /// That of `one`, where so much is `missing`. Twice as much is of use, too.
+    fn of<P: Place>(place: &P, one: &Candidate<P::Object>, missing: u64) -> Self {
+        let of_use = one.bytes.min(missing.saturating_mul(2)).max(1);
+        let next_use = place.next_use(&one.object);
+        let outward = match next_use {
+            NextUse::In(_) => one.copied.saturating_mul(2),
+            NextUse::NotFor(_) => one.copied,
+        };
+        let inward = one.bytes.saturating_mul(2);
+        Self {
+            pass: one.pass,
+            bytes: one.bytes,
+            halves: inward.saturating_add(outward).div_ceil(of_use),
+            next_use,
+        }
+    }
+
+    /// Whether one of this cost leaves rather than one of the `other` that was found before: it
+    /// makes as much of the `missing` room, and less is copied in the same time. What is expected
+    /// and what is not are not compared.
+    fn is_less(&self, other: &Self, missing: u64) -> bool {
+        let product = |uses: u32, halves: u64| u64::from(uses.max(1)).saturating_mul(halves);
+        let is_less = match (self.next_use, other.next_use) {
+            (NextUse::In(mine), NextUse::In(theirs))
+            | (NextUse::NotFor(mine), NextUse::NotFor(theirs)) => {
+                product(mine, other.halves) > product(theirs, self.halves)
+            }
+            _ => false,
+        };
+        is_less && self.pass == other.pass && self.bytes >= other.bytes.min(missing)
+    }
 }
 
 /// A walk through all lists, which finds those that may leave for `need` in the order in which they
@@ -443,8 +516,12 @@ impl<P: Place> Search<P> {
         while let Some(one) = self.next(place)? {
             let facts = place.facts(&one.object)?;
             if Pass::of(self.need, place.level(), &facts, one.pass.rank).is_some() {
-                let bytes = facts.bytes;
-                return Ok(Some(Candidate { bytes, ..one }));
+                let Facts { bytes, copied, .. } = facts;
+                return Ok(Some(Candidate {
+                    bytes,
+                    copied,
+                    ..one
+                }));
             }
         }
         Ok(None)
@@ -469,6 +546,7 @@ impl<P: Place> Search<P> {
             number: self.found,
             object,
             bytes: facts.bytes,
+            copied: facts.copied,
         }))
     }
 
@@ -487,65 +565,66 @@ impl<P: Place> Search<P> {
         self.later.try_push(one)
     }
 
-    /// The next one; or, if that is much too large for what is `missing`, of those of its pass that
-    /// are near the first that is enough and not too large, or else the smallest that is enough; or
-    /// what is expected later. `OutOfMemory`.
+    /// The one that is to leave: the next, or one that costs less, of the few of its pass behind it
+    /// and, if it is expected, of those that were used last. `OutOfMemory`.
     fn take(&mut self, place: &P, missing: u64) -> Result<Option<Candidate<P::Object>>, P::Error> {
-        let Some(mut best) = self.next_there(place)? else {
-            return Ok(None);
-        };
-        let mut others = [const { None }; AHEAD];
-        for other in others.iter_mut().skip(1) {
-            if !is_too_large(best.bytes, missing) {
+        let mut near = [const { None }; AHEAD];
+        let mut best: Option<(usize, Cost)> = None;
+        for (at, slot) in near.iter_mut().enumerate() {
+            if best.is_some_and(|(_, best)| best.halves <= LEAST) {
                 break;
             }
             let Some(one) = self.next_there(place)? else {
                 break;
             };
-            let is_better = (missing..best.bytes).contains(&one.bytes);
-            let is_last = one.pass != best.pass;
-            *other = Some(match is_better && !is_last {
-                true => replace(&mut best, one),
-                false => one,
-            });
-            if is_last {
-                break;
+            let cost = Cost::of(place, slot.insert(one), missing);
+            match best {
+                Some((_, best)) if cost.pass != best.pass => break,
+                Some((_, best)) if !cost.is_less(&best, missing) => (),
+                _ => best = Some((at, cost)),
             }
         }
-        for other in others.into_iter().flatten() {
-            self.put_back(other)?;
-        }
-        match self.expected_later(place, &best, missing)? {
-            Some(last) => {
-                self.put_back(best)?;
-                Ok(Some(last))
-            }
-            None => Ok(Some(best)),
-        }
-    }
-
-    /// If `first` is expected to be used again, what of its pass is so last and is not much too
-    /// large for what is `missing`, of the few that were used last.
-    fn expected_later(
-        &self,
-        place: &P,
-        first: &Candidate<P::Object>,
-        missing: u64,
-    ) -> Result<Option<Candidate<P::Object>>, P::Error> {
-        let (mut found, mut latest) = (None, place.next_use_in(&first.object));
-        let rank = Rank::ALL.get(first.pass.rank);
-        let Some(rank) = rank.filter(|_| self.is_last_willing && latest.is_some()) else {
+        let Some((at, cost)) = best else {
             return Ok(None);
         };
+        let mut taken = self.used_last(place, cost, missing)?;
+        // They are the first of all: the order stays what it is.
+        for (other, one) in near.into_iter().enumerate().rev() {
+            match one {
+                Some(one) if other == at && taken.is_none() => taken = Some(one),
+                Some(one) => self.later.try_push(one)?,
+                None => (),
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Of the few that were used last and are expected, one that costs less than `best`, if that is
+    /// expected.
+    fn used_last(
+        &self,
+        place: &P,
+        mut best: Cost,
+        missing: u64,
+    ) -> Result<Option<Candidate<P::Object>>, P::Error> {
+        let is_expected = |next_use| matches!(next_use, NextUse::In(_));
+        let number = best.pass.rank;
+        let rank = Rank::ALL.get(number);
+        let is_asked = self.is_last_willing && is_expected(best.next_use);
+        let Some(rank) = rank.filter(|_| is_asked) else {
+            return Ok(None);
+        };
+        let mut found = None;
         for object in place.walk_back(*rank, AHEAD) {
-            let expected = place.next_use_in(&object);
-            if expected <= latest {
+            if !is_expected(place.next_use(&object)) {
                 continue;
             }
-            let one = self.candidate(place, object, first.pass.rank)?;
-            let fits = |one: &Candidate<_>| !is_too_large(one.bytes, missing);
-            if let Some(one) = one.filter(|one| one.pass == first.pass && fits(one)) {
-                (found, latest) = (Some(one), expected);
+            let Some(one) = self.candidate(place, object, number)? else {
+                continue;
+            };
+            let cost = Cost::of(place, &one, missing);
+            if cost.is_less(&best, missing) {
+                (found, best) = (Some(one), cost);
             }
         }
         Ok(found)
@@ -571,11 +650,6 @@ impl<P: Place> Search<P> {
         }
         Ok(())
     }
-}
-
-/// Whether `bytes` are more than twice of what is `missing`.
-fn is_too_large(bytes: u64, missing: u64) -> bool {
-    bytes / 2 > missing
 }
 
 /// What holds the memory of a place, in bytes, for each of [`Holders::WORDS`].

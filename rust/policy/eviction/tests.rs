@@ -9,6 +9,7 @@ use std::vec;
 use std::vec::Vec;
 
 mod model;
+mod traces;
 
 #[derive(Clone, Debug)]
 struct Object {
@@ -21,12 +22,13 @@ struct Object {
     is_idle: bool,
     /// Refuses to leave, which nobody knows before.
     is_stuck: bool,
-    /// In how many uses it is used again, if that is known.
-    expected: Option<u32>,
+    /// What it costs if it leaves and is not clean.
+    copied: u64,
+    next_use: NextUse,
     state: model::State,
 }
 
-/// An idle object of level normal that nothing holds.
+/// An idle object of level normal that nothing holds, is clean, and was used just now.
 fn object(number: u64, bytes: u64) -> Object {
     Object {
         number,
@@ -37,7 +39,8 @@ fn object(number: u64, bytes: u64) -> Object {
         can_be_elsewhere: false,
         is_idle: true,
         is_stuck: false,
-        expected: None,
+        copied: 0,
+        next_use: NextUse::NotFor(0),
         state: model::State::default(),
     }
 }
@@ -46,6 +49,7 @@ impl Object {
     fn facts(&self) -> Facts {
         Facts {
             bytes: self.bytes,
+            copied: self.copied,
             hold: self.hold(),
             is_resident: self.is_resident,
             can_be_elsewhere: self.can_be_elsewhere,
@@ -110,8 +114,8 @@ impl Place for Memory {
         self.level.unwrap_or(Level::Minimum)
     }
 
-    fn next_use_in(&self, number: &u64) -> Option<u32> {
-        self.find(number).expected
+    fn next_use(&self, number: &u64) -> NextUse {
+        self.find(number).next_use
     }
 
     fn facts(&self, number: &u64) -> Result<Facts, OutOfMemory> {
@@ -306,7 +310,7 @@ fn what_fits_goes_rather_than_what_is_much_too_large() {
 fn what_is_expected_later_goes_before_what_is_expected() {
     let expected = |uses: &[Option<u32>]| -> Vec<Object> {
         let objects = (0..).zip(uses).map(|(number, expected)| Object {
-            expected: *expected,
+            next_use: expected.map_or(NextUse::NotFor(1), NextUse::In),
             ..object(number, 4)
         });
         objects.collect()
@@ -335,7 +339,7 @@ fn what_is_expected_later_goes_before_what_is_expected() {
         Some(5),
         Some(6),
         Some(7),
-        Some(8),
+        Some(5),
         Some(9),
     ]);
     objects[2].is_idle = false;
@@ -348,95 +352,112 @@ fn what_is_expected_later_goes_before_what_is_expected() {
     assert_eq!(left(&objects, Need::Needs, 4), [0]);
 }
 
+/// An object of 4 bytes that was written, or is clean.
+fn of_use(number: u64, was_written: bool, next_use: NextUse) -> Object {
+    Object {
+        copied: if was_written { 4 } else { 0 },
+        next_use,
+        ..object(number, 4)
+    }
+}
+
+#[test]
+fn what_is_clean_goes_rather_than_what_was_written() {
+    use NextUse::{In, NotFor};
+    let first = |written, clean| {
+        let objects = [of_use(0, true, written), of_use(1, false, clean)];
+        left(&objects, Need::Prefers, 4)
+    };
+    // Unless it was used much later, or is expected much sooner.
+    assert_eq!(first(NotFor(9), NotFor(7)), [1]);
+    assert_eq!(first(NotFor(9), NotFor(6)), [0]);
+    assert_eq!(first(In(9), In(5)), [1]);
+    assert_eq!(first(In(9), In(4)), [0]);
+    // What is expected is not compared with what is not.
+    assert_eq!(first(NotFor(1), In(99)), [0]);
+    assert_eq!(first(In(1), NotFor(99)), [0]);
+    // Of those that were used last, too: 8 copied once, or 9 twice.
+    let mut objects: Vec<Object> = (0..20).map(|number| of_use(number, true, In(2))).collect();
+    objects[18] = of_use(18, false, In(8));
+    objects[19] = of_use(19, true, In(9));
+    assert_eq!(left(&objects, Need::Prefers, 4), [18]);
+    objects[18].next_use = In(4);
+    assert_eq!(left(&objects, Need::Prefers, 4), [19]);
+}
+
+#[test]
+fn what_is_clean_is_near_and_of_the_same_pass() {
+    let written = |number| of_use(number, true, NextUse::NotFor(1));
+    let mut objects: Vec<Object> = (0..12).map(written).collect();
+    for clean in &mut objects[6..9] {
+        clean.copied = 0;
+    }
+    // One that is near, or comes near, and then all in their turn.
+    let order = [6, 7, 8, 0, 1, 2, 3, 4, 5, 9, 10, 11];
+    assert_eq!(left(&objects, Need::Prefers, 48), order);
+    // Not the ninth.
+    (objects[6].copied, objects[7].copied) = (4, 4);
+    assert_eq!(left(&objects, Need::Prefers, 4), [0]);
+    // None of a later pass.
+    let mut objects = [written(0), object(1, 4), object(2, 4), object(3, 4)];
+    objects[1].rank = Rank::Kept(Level::High);
+    objects[2].is_resident = true;
+    objects[3].is_idle = false;
+    assert_eq!(left(&objects, Need::Needs, 4), [0]);
+}
+
+#[test]
+fn what_is_clean_makes_as_much_room() {
+    let sizes = |written: u64, clean: u64| {
+        let mut objects = [object(0, written), object(1, clean), object(2, 64)];
+        objects[0].copied = written;
+        objects
+    };
+    assert_eq!(left(&sizes(8, 4), Need::Prefers, 4), [1]);
+    assert_eq!(left(&sizes(8, 4), Need::Prefers, 5), [0]);
+    assert_eq!(left(&sizes(4, 4), Need::Prefers, 8), [1, 0]);
+    // Twice as much is of use; three times as much is no better than to copy what fits.
+    assert_eq!(left(&sizes(4, 8), Need::Prefers, 4), [1]);
+    assert_eq!(left(&sizes(4, 12), Need::Prefers, 4), [0]);
+}
+
 #[test]
 fn who_left_before_its_turn_is_not_compared() {
     // The second leaves first, as it is expected last; then the others by age, since the third is
     // not too large for what is still missing, which the second would have been.
     let mut objects = [object(0, 5), object(1, 31), object(2, 9), object(3, 12)];
-    objects[0].expected = Some(2);
-    objects[1].expected = Some(8);
+    objects[0].next_use = NextUse::In(2);
+    objects[1].next_use = NextUse::In(8);
     assert_eq!(left(&objects, Need::Needs, 47), [1, 0, 2, 3]);
 }
 
 #[test]
 fn what_is_used_in_turn_is_expected() {
+    use NextUse::{In, NotFor};
     let made = Uses::new(7);
-    assert_eq!(
-        (made.reuse_distance(9), made.next_use_in(9, 99)),
-        (None, None)
-    );
+    assert_eq!(made.reuse_distance(9), None);
+    assert_eq!(made.next_use(9, Some(99)), NotFor(2));
     let once = made.again(u32::MAX);
     assert_eq!(once.reuse_distance(4), Some(5));
     // As long as what comes back now was away.
-    let expected = |uses: Uses, now: u32, distance: u32| uses.next_use_in(now, distance);
+    let expected = |uses: Uses, now: u32, distance: u32| uses.next_use(now, Some(distance));
     assert_eq!(
         (expected(once, 4, 7), expected(once, 4, 5)),
-        (Some(2), None)
+        (In(2), NotFor(5))
     );
     // As long as it was before.
     let twice = once.again(9);
     assert_eq!(
         (expected(twice, 9, 1), expected(twice, 18, 99)),
-        (Some(10), Some(1))
+        (In(10), In(1))
     );
-    assert_eq!(expected(twice, 19, 99), None);
-    assert_eq!(expected(twice.again(12), 12, 99), Some(3));
+    assert_eq!(expected(twice, 19, 99), NotFor(10));
+    assert_eq!(expected(twice.again(12), 12, 99), In(3));
+    // Not for what is new.
+    assert_eq!(twice.next_use(12, None), NotFor(3));
     for uses in [made, once, twice] {
         assert_eq!(Uses::from_word(uses.word()), uses);
     }
-}
-
-/// How often one has to come back, of objects that are used in this order, if so many fit; and how
-/// many have to at least, if each time what was used longest ago leaves.
-fn misses(uses: &[u64], room: usize) -> usize {
-    let mut memory = Memory::default();
-    let mut known: Vec<Uses> = Vec::new();
-    let mut misses = 0;
-    for (now, number) in (1..).zip(uses) {
-        let at = memory
-            .objects
-            .iter()
-            .position(|object| object.number == *number);
-        let used = known.get(*number as usize).copied();
-        let mut one = match at {
-            Some(at) => memory.objects.remove(at),
-            None => {
-                misses += 1;
-                if memory.objects.len() == room {
-                    for object in &mut memory.objects {
-                        let uses = known[object.number as usize];
-                        let distance = used.and_then(|used| used.reuse_distance(now));
-                        object.expected = distance.and_then(|it| uses.next_use_in(now, it));
-                    }
-                    assert_eq!(make_room(&mut memory, Need::Prefers, 1), Ok(true));
-                    memory.left.clear();
-                }
-                object(*number, 1)
-            }
-        };
-        one.expected = None;
-        memory.objects.push(one);
-        match used {
-            Some(used) => known[*number as usize] = used.again(now),
-            None => known.push(Uses::new(now).again(now)),
-        }
-    }
-    misses
-}
-
-#[test]
-fn a_loop_that_does_not_fit_stays_for_the_most_part() {
-    let uses: Vec<u64> = (0..16).flat_map(|_| 0..40).collect();
-    // Each of the first time, and then those that do not fit and one more.
-    assert!((40 + 15 * 8..=40 + 15 * 9).contains(&misses(&uses, 32)));
-}
-
-#[test]
-fn what_is_over_leaves_by_age() {
-    // Scenes of 20 objects, each used again and again; the third is the first.
-    let scene = |first: u64| (0..4).flat_map(move |_| first..first + 20);
-    let uses: Vec<u64> = scene(0).chain(scene(20)).chain(scene(0)).collect();
-    assert_eq!(misses(&uses, 32), 20 + 20 + 20 - 12 + 12);
 }
 
 #[test]
@@ -465,6 +486,19 @@ fn few_are_looked_at() {
     assert_eq!(make_room(&mut memory, Need::Prefers, 8), Ok(true));
     // Once for whether it is enough, and once to leave.
     assert_eq!((memory.left(), memory.looks.get()), (vec![0, 1], 4));
+    // Of those that were written eight for each that leaves, and once more each that is found.
+    let written = |number| of_use(number, true, NextUse::NotFor(1));
+    let mut memory = Memory::new(&(0..1000).map(written).collect::<Vec<_>>());
+    assert_eq!(make_room(&mut memory, Need::Prefers, 8), Ok(true));
+    assert_eq!((memory.left(), memory.looks.get()), (vec![0, 1], 2 * 8 + 9));
+    // Of a later pass the first.
+    let mut objects: Vec<Object> = (0..1000).map(written).collect();
+    for object in &mut objects[1..] {
+        object.rank = Rank::Kept(Level::High);
+    }
+    let mut memory = Memory::new(&objects);
+    assert_eq!(make_room(&mut memory, Need::Prefers, 4), Ok(true));
+    assert_eq!((memory.left(), memory.looks.get()), (vec![0], 2 + 2));
 }
 
 #[test]

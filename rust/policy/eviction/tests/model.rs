@@ -296,6 +296,10 @@ impl Gpu {
         for object in self.all_mut() {
             object.is_idle = !used.contains(&object.number) && !object.state.is_moving;
             object.is_resident = object.state.claims != [0; CLIENTS];
+            object.copied = match object.is_clean() || object.is_offered() {
+                true => 0,
+                false => object.bytes,
+            };
         }
     }
 

@@ -60,6 +60,7 @@ use crate::{
     policy::{
         eviction::{
             Need,
+            NextUse,
             Uses, //
         },
         priority::Level,
@@ -516,6 +517,12 @@ impl BoData {
     /// For how many uses of any objects it was away that comes back now, if it was used before.
     pub(crate) fn reuse_distance(&self, dev: &SkuaDevice) -> Option<u32> {
         self.uses().reuse_distance(dev.uses.load(Relaxed))
+    }
+
+    /// When it is used again, where `reuse_distance` is that of what comes back, if it is not new.
+    pub(crate) fn next_use(&self, dev: &SkuaDevice, reuse_distance: Option<u32>) -> NextUse {
+        let now = dev.uses.load(Relaxed);
+        self.uses().next_use(now, reuse_distance)
     }
 
     /// The region that holds it at the moment.

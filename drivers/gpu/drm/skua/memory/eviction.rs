@@ -74,6 +74,7 @@ use crate::{
             Hold,
             Holders,
             Need,
+            NextUse,
             Place, //
         },
         priority::{
@@ -425,9 +426,8 @@ impl<'a> Place for Vram<'a> {
         self.level
     }
 
-    fn next_use_in(&self, bo: &BoRef) -> Option<u32> {
-        let now = self.dev.uses.load(Relaxed);
-        bo.uses().next_use_in(now, self.reuse_distance?)
+    fn next_use(&self, bo: &BoRef) -> NextUse {
+        bo.next_use(self.dev, self.reuse_distance)
     }
 
     fn facts(&self, bo: &BoRef) -> Result<Facts> {
@@ -436,6 +436,7 @@ impl<'a> Place for Vram<'a> {
         }
         Ok(Facts {
             bytes: bo.sites.bytes_in(self.part),
+            copied: 0,
             hold: self.hold(bo),
             is_resident: bo.is_resident(),
             can_be_elsewhere: !bo.needs_vram(),

@@ -69,6 +69,7 @@ use crate::{
             Facts,
             Hold,
             Need,
+            NextUse,
             Place, //
         },
         miniport::Miniport,
@@ -381,8 +382,8 @@ impl<'a> Place for Aperture<'a> {
     }
 
     /// Nothing is copied when somebody leaves or comes back.
-    fn next_use_in(&self, _bo: &BoRef) -> Option<u32> {
-        None
+    fn next_use(&self, bo: &BoRef) -> NextUse {
+        bo.next_use(self.dev, None)
     }
 
     fn facts(&self, bo: &BoRef) -> Result<Facts> {
@@ -393,6 +394,7 @@ impl<'a> Place for Aperture<'a> {
         let pages = range.map_or(0, |range| self.room.pages_of(range));
         Ok(Facts {
             bytes: pages.saturating_mul(PAGE_BYTES),
+            copied: 0,
             hold: self.hold(bo),
             is_resident: bo.is_resident(),
             can_be_elsewhere: !bo.needs_vram(),

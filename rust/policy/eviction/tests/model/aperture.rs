@@ -9,7 +9,7 @@ use super::super::super::super::{
     priority::{Level, Rank},
     segment_sets::Segment,
 };
-use super::super::{Facts, Hold, Object, Place};
+use super::super::{Facts, Hold, NextUse, Object, Place};
 use super::choice::check_choice;
 use super::Checked;
 use crate::std_heap::StdHeap;
@@ -21,6 +21,13 @@ use std::vec::Vec;
 pub(super) const SEGMENT: u64 = 48;
 /// Those of them that are the miniport's.
 pub(super) const OWN: u64 = 3;
+
+/// For how long something was not used; what would be expected in VRAM is not here.
+fn age(next_use: NextUse) -> u32 {
+    match next_use {
+        NextUse::In(uses) | NextUse::NotFor(uses) => uses,
+    }
+}
 
 /// What is in the aperture segment, in the order of use.
 pub(super) struct Aperture {
@@ -123,8 +130,9 @@ impl Place for Aperture {
         objects.map(|object| object.range().pages.0).sum()
     }
 
-    fn next_use_in(&self, _: &u64) -> Option<u32> {
-        None
+    fn next_use(&self, number: &u64) -> NextUse {
+        let next_use = self.find(number).next_use;
+        NextUse::NotFor(age(next_use))
     }
 
     fn facts(&self, number: &u64) -> Result<Facts, OutOfMemory> {
@@ -132,6 +140,7 @@ impl Place for Aperture {
         let has_left = self.left.iter().any(|left| left.number == *number);
         Ok(Facts {
             bytes: self.room.pages_of(object.range()),
+            copied: 0,
             hold: match has_left || object.is_held_here() {
                 true => Hold::Pinned,
                 false => object.hold(),
@@ -199,7 +208,8 @@ impl Left {
         // By its level, and nobody is expected: nothing is copied when they come back.
         let before = self.before.iter().map(|object| Object {
             rank: Rank::Kept(object.level()),
-            expected: None,
+            copied: 0,
+            next_use: NextUse::NotFor(age(object.next_use)),
             ..object.clone()
         });
         let before: Vec<Object> = before.collect();

@@ -32,6 +32,28 @@ fn rank(object: &Object) -> (bool, bool, (bool, u8), bool) {
     (is_low, object.is_resident, order, !object.is_idle)
 }
 
+/// Whether one object leaves rather than another that was found before, where so much is `needed`.
+fn costs_less(one: &Object, other: &Object, needed: u64) -> bool {
+    // How much is copied for what is of use, in the time until it is used again.
+    let cost = |object: &Object, uses: u32| halves(object, needed) as f64 / f64::from(uses.max(1));
+    let is_less = match (one.next_use, other.next_use) {
+        (NextUse::In(mine), NextUse::In(theirs))
+        | (NextUse::NotFor(mine), NextUse::NotFor(theirs)) => cost(one, mine) < cost(other, theirs),
+        _ => false,
+    };
+    is_less && (one.bytes >= needed || one.bytes >= other.bytes)
+}
+
+/// How often what is of use is copied, in halves: in, and out if that has to be, which counts by
+/// half for what is not expected. Twice as much is of use, too.
+fn halves(object: &Object, needed: u64) -> u64 {
+    let outward = match object.next_use {
+        NextUse::In(_) => 2 * object.copied,
+        NextUse::NotFor(_) => object.copied,
+    };
+    (2 * object.bytes + outward).div_ceil(object.bytes.min(2 * needed))
+}
+
 /// Checks that `chosen` leave in their order, of those who were `there` and may, where so much is
 /// `needed` behind those that were chosen before.
 pub(super) fn check_choice(
@@ -50,7 +72,7 @@ pub(super) fn check_choice(
         prop_assert!(Some(rank(object)) >= last, "{object:?} stayed, {chosen:?}");
     }
     // None that was not needed but the last, and of a rank what was used longest ago; unless that
-    // is much too large.
+    // costs more than one near it, or than one that was used last.
     for (n, object) in chosen.iter().enumerate() {
         let gone = &chosen[..n];
         let needed = needed(gone);
@@ -59,22 +81,20 @@ pub(super) fn check_choice(
         let peers = may().filter(there_still);
         let peers = peers.filter(|other| rank(other) == rank(object));
         let first = peers.clone().next().expect("itself");
-        // Who would leave if nobody was expected.
-        let fits = |other: &&Object| other.bytes / 2 <= needed;
-        let near = || peers.clone().take(8).filter(|other| other.bytes >= needed);
-        let by_age = match fits(&first) {
-            true => first,
-            false => near()
-                .find(fits)
-                .or_else(|| near().min_by_key(|other| other.bytes))
-                .unwrap_or(first),
-        };
-        // Who of those that were used last is expected so last; of those, who was used last.
+        let by_age = peers.clone().take(8).fold(first, |best, other| {
+            let goes = halves(best, needed) > 2 && costs_less(other, best, needed);
+            if goes {
+                other
+            } else {
+                best
+            }
+        });
+        let is_expected = |object: &Object| matches!(object.next_use, NextUse::In(_));
         let list = there.iter().rev().filter(there_still);
         let last = list.filter(|other| other.rank == object.rank).take(8);
         let last = last.filter(|other| rank(other) == rank(object) && may_leave(other));
-        let later = last.filter(fits).fold(by_age, |latest, other| {
-            match by_age.expected.is_some() && other.expected > latest.expected {
+        let later = last.fold(by_age, |latest, other| {
+            match is_expected(latest) && is_expected(other) && costs_less(other, latest, needed) {
                 true => other,
                 false => latest,
             }

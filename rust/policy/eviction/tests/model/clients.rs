@@ -143,7 +143,7 @@ impl Gpu {
         match change {
             Change::Hold(hold) => object.hold = hold,
             Change::Level(level) if !is_offered => object.rank = Rank::Kept(level),
-            Change::Expect(uses) => object.expected = uses,
+            Change::Expect(next_use) => object.next_use = next_use,
             Change::Lock(is) => state.is_locked = is && !is_offered,
             Change::Bind(is) if !is_offered => {
                 state.is_bound = is;
