@@ -272,8 +272,8 @@ pub(crate) struct Gpu {
     pub(crate) reapers: Reapers,
     /// Whether engines that can be are asked to stop: a switch for debugging (row 2.24).
     pub(crate) preempts: Atomic<bool>,
-    /// Whether what is expected to be used again soon stays where older things leave: a switch for
-    /// debugging.
+    /// Whether what is expected to be used again soon stays where older things leave, and what has
+    /// to be copied where clean things do: a switch for debugging.
     pub(crate) expects_reuse: Atomic<bool>,
     /// Whether all that is idle leaves VRAM before each ioctl, for tests.
     pub(crate) evicts: bool,

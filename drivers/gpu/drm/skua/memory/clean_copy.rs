@@ -189,6 +189,7 @@ pub(crate) fn drop_copy(bo: &Bo, reserved: &mut Reserved<'_>) -> Result<u64> {
     };
     // First: who has looked at it before does not use it.
     copy.memory.set_stale();
+    bo.set_clean(false);
     gem::discard(bo);
     bo.dev()
         .counters

@@ -434,9 +434,15 @@ impl<'a> Place for Vram<'a> {
         if current!().signal_pending() {
             return Err(EINTR);
         }
+        // What is chosen by age alone costs the same.
+        let is_asked = self.dev.expects_reuse.load(Relaxed);
         Ok(Facts {
             bytes: bo.sites.bytes_in(self.part),
-            copied: 0,
+            copied: match is_asked && !bo.is_clean() && !bo.is_offered() {
+                // CAST: `usize` has 64 bits.
+                true => bo.size() as u64,
+                false => 0,
+            },
             hold: self.hold(bo),
             is_resident: bo.is_resident(),
             can_be_elsewhere: !bo.needs_vram(),

@@ -506,6 +506,7 @@ pub(crate) fn relocate(
     // The locks are held all the time: to others this is one step.
     let replaced = bo::replace(bo, &mut locked.exec.reserved(&locked.own)?, new);
     crate::warn_on_once!(replaced.is_err());
+    bo.set_clean(keeps);
     if to == Place::Nowhere {
         BoData::set_discarded(bo);
     }

@@ -33,6 +33,8 @@ const ARRIVING: i8 = 1 << 3;
 const GIVEN_UP: i8 = 1 << 4;
 /// It is a context allocation, and a move has taken it from where the GPU reached it.
 const ABSENT: i8 = 1 << 5;
+/// It is in VRAM, and has a [clean copy](crate::memory::clean_copy).
+const CLEAN: i8 = 1 << 6;
 
 /// In [`BoData::lockers`]: it is locked in VRAM through the aperture.
 const HAS_HOST_APERTURE: i16 = 1 << 14;
@@ -136,6 +138,17 @@ impl BoData {
     /// Whether the GPU does not reach the context allocation, which it did once.
     pub(crate) fn is_absent(&self) -> bool {
         self.marks.load(Relaxed) & ABSENT != 0
+    }
+
+    /// Says whether it has a clean copy from now on. The caller holds its reservation lock.
+    pub(crate) fn set_clean(&self, is_clean: bool) {
+        self.mark(CLEAN, is_clean);
+    }
+
+    /// Whether it had a clean copy just now, for who only wants to know what its leaving costs. The
+    /// copy may be one of what is lost.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.marks.load(Relaxed) & CLEAN != 0
     }
 
     /// Whether it is resident for some device.

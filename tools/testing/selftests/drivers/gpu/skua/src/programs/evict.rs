@@ -53,6 +53,10 @@ pub(crate) fn main() -> ExitCode {
         what_fits_goes_rather_than_what_is_much_too_large: 60 at_rest,
         what_is_used_in_turn_stays_for_the_most_part: 60 at_rest,
         by_age_all_leave_just_before_they_are_used: 60 at_rest,
+        what_is_clean_goes_rather_than_what_was_written: 60 at_rest,
+        what_was_written_goes_before_what_was_just_used: 60 at_rest,
+        what_is_not_clean_any_more_goes_in_its_turn: 60 at_rest,
+        by_age_what_was_written_goes_first: 60 at_rest,
         what_is_being_cleared_is_waited_for: 60 at_rest,
         a_full_quota_does_not_keep_vram: 120 at_rest,
         nor_does_the_full_one_of_all_clients: 120 at_rest,
@@ -740,6 +744,61 @@ fn by_age_all_leave_just_before_they_are_used() {
     }
     drop(by_age);
     assert_eq!(brought() - before, rounds * count);
+}
+
+/// Makes an object resident, and gives that up at once.
+#[track_caller]
+fn use_once(rig: &Rig, handle: u32) {
+    resident(rig, &[handle]);
+    assert_eq!(rig.evict(&[handle]), Ok(()));
+}
+
+/// Fills VRAM with an object that was never out, one that is clean and was used next, and one that
+/// is too large to leave for such, which is then used for long. Sees whether the clean one, with
+/// which something is done `before` that and `after`, leaves for a new one, or the first; and that
+/// what has left was copied only if it had to be.
+#[track_caller]
+fn first_to_go(before: impl FnOnce(&Rig, u32), after: impl FnOnce(&Rig, u32), is_clean: bool) {
+    let rig = alone();
+    let clean = movable(&rig, LARGE);
+    evict_all();
+    let written = movable_in_vram(&rig, LARGE);
+    // It is cleared when it can be read.
+    rig.map(written).write(0, 7);
+    use_once(&rig, clean);
+    before(&rig, clean);
+    let vram = rig.region(Place::Vram);
+    let large = movable_in_vram(&rig, vram.size - vram.used);
+    assert_eq!(rig.map(large).read(0), 0);
+    (0..16).for_each(|_| use_once(&rig, large));
+    assert_eq!(place(&rig, clean), Place::Vram);
+    after(&rig, clean);
+    let copied = || Function::first().counters(["copy_vram_to_system"])[0];
+    let were_copied = copied();
+    rig.bo(Place::Vram, LARGE);
+    let leaves = [clean, written, large].map(|handle| place(&rig, handle) == Place::System);
+    assert_eq!(leaves, [is_clean, !is_clean, false]);
+    let bytes = if is_clean { 0 } else { LARGE };
+    assert_eq!(copied() - were_copied, bytes);
+    assert_eq!(rig.map(written).read(0), 7);
+}
+
+fn what_is_clean_goes_rather_than_what_was_written() {
+    first_to_go(|_, _| (), |_, _| (), true);
+}
+
+fn what_was_written_goes_before_what_was_just_used() {
+    first_to_go(|_, _| (), use_once, false);
+}
+
+fn what_is_not_clean_any_more_goes_in_its_turn() {
+    first_to_go(|rig, clean| rig.map(clean).write(0, 1), |_, _| (), false);
+}
+
+fn by_age_what_was_written_goes_first() {
+    let by_age = ByAge::new();
+    first_to_go(|_, _| (), |_, _| (), false);
+    drop(by_age);
 }
 
 fn what_is_being_cleared_is_waited_for() {
