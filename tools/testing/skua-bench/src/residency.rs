@@ -86,22 +86,37 @@ fn traces(rig: &Rig, report: &mut Report) -> Result<()> {
     ] {
         trace(rig, report, name, (count, room), &uses, expected)?;
     }
-    let written = play(rig, count, &in_turn, true)?.get("copy_vram_to_system")?;
-    report.ratio("eviction.loop.written_back.off", written, 1)
+    let written = play(rig, count, &in_turn, |_| true)?.get("copy_vram_to_system")?;
+    report.ratio("eviction.loop.written_back.off", written, 1)?;
+    let mixed = || -> Result<u64> {
+        let grown = play(rig, count, &in_turn, |object| object % 2 == 1)?;
+        Ok(grown.get("copy_system_to_vram")? + grown.get("copy_vram_to_system")?)
+    };
+    let moved = mixed()?;
+    ensure!(rig.counters.file("reuse")?.trim() == "0", "it was off");
+    let off = mixed();
+    rig.counters.file("reuse")?;
+    let fewest = replay::fewest(&in_turn, room) * OBJECT;
+    report.ratio("eviction.mixed.bytes", moved, fewest)?;
+    report.ratio("eviction.mixed.bytes.off", off?, fewest)
 }
 
-/// Uses so many objects in this order, which somebody may write or not; what the counters count.
-fn play(rig: &Rig, count: usize, uses: &[usize], may_write: bool) -> Result<Counters> {
+/// Uses so many objects in this order, some of which somebody `may_write`; what the counters count.
+fn play(
+    rig: &Rig,
+    count: usize,
+    uses: &[usize],
+    may_write: impl Fn(usize) -> bool,
+) -> Result<Counters> {
     let client_device = ClientDevice::create(&rig.device, Residency::Explicit)?;
     let placements = rig.device.vram() | rig.device.system();
     let objects: Vec<Bo> = (0..count)
         .map(|_| Bo::create(&rig.device, OBJECT, placements, BoFlags::empty()))
         .collect::<Result<_, _>>()?;
     let vm = Vm::create(&rig.device)?;
-    if may_write {
-        for (at, object) in objects.iter().enumerate() {
-            vm.map(object, BASE + at as u64 * OBJECT, Access::ReadWrite)?;
-        }
+    let written = objects.iter().enumerate();
+    for (at, object) in written.filter(|(at, _)| may_write(*at)) {
+        vm.map(object, BASE + at as u64 * OBJECT, Access::ReadWrite)?;
     }
     evict_all(rig)?;
     let before = rig.counters.read()?;
@@ -126,9 +141,9 @@ fn trace(
     uses: &[usize],
     expected: Option<f64>,
 ) -> Result<()> {
-    let grown = play(rig, count, uses, false)?;
+    let grown = play(rig, count, uses, |_| false)?;
     ensure!(rig.counters.file("reuse")?.trim() == "0", "it was off");
-    let off = play(rig, count, uses, false);
+    let off = play(rig, count, uses, |_| false);
     rig.counters.file("reuse")?;
     let (least, by_age) = (replay::fewest(uses, room), replay::by_age(uses, room));
     let moved = grown.get("copy_system_to_vram")?;

@@ -299,6 +299,8 @@ pub const ROWS: &[Row] = &[
     row(10, "eviction.loop.written_back", "bytes, of what nobody has written")
         .at_most(0.0).limit(0.0),
     row(10, "eviction.loop.written_back.off", "bytes, of what somebody may have written"),
+    row(10, "eviction.mixed.bytes", "times the fewest, moved in or out").limit(1.0),
+    row(10, "eviction.mixed.bytes.off", "times the fewest, moved in or out, if all leave by age"),
     row(10, "eviction.rooms.bytes", "times the fewest, moved in").at_most(1.2).limit(1.0),
     row(10, "eviction.rooms.bytes.off", "times the fewest, moved in, if all leave by age"),
     row(10, "eviction.rooms.by_age", "times those of leaving by age").at_most(1.0),
