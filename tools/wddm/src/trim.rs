@@ -11,7 +11,7 @@
 use std::{
     fmt,
     sync::{Arc, Condvar, Mutex, PoisonError, Weak},
-    thread::{self, JoinHandle},
+    thread::{self, JoinHandle, ThreadId},
 };
 
 use crate::{
@@ -63,12 +63,19 @@ struct State {
     slots: Vec<Slot>,
     /// The kernel has said that the device is to trim.
     is_told: bool,
-    /// Calls them, as long as there are any.
+    /// Calls them, as long as there are any; who ends it takes this.
     thread: Option<JoinHandle<()>>,
+    /// Its number, as long as it may call.
+    caller: Option<ThreadId>,
+    /// The device is destroyed.
+    is_stopped: bool,
 }
 
-fn is_current(thread: &JoinHandle<()>) -> bool {
-    thread.thread().id() == thread::current().id()
+impl State {
+    /// Whether a callback calls this.
+    fn is_caller(&self) -> bool {
+        self.caller == Some(thread::current().id())
+    }
 }
 
 impl fmt::Debug for TrimCallbacks {
@@ -78,13 +85,19 @@ impl fmt::Debug for TrimCallbacks {
 }
 
 impl TrimCallbacks {
-    /// Adds one, and a thread that does `calls` if there is none. NO_MEMORY.
+    /// Adds one, and a thread that does `calls` if there is none. NO_MEMORY; INVALID_HANDLE if the
+    /// device is destroyed.
     fn add(&self, callback: Callback, calls: impl FnOnce() + Send + 'static) -> Result<Slot> {
         let slot = Arc::new(Mutex::new(Some(callback)));
         let mut state = lock(&self.state);
+        if state.is_stopped {
+            return Err(Status::INVALID_HANDLE);
+        }
         if state.thread.is_none() {
             let thread = thread::Builder::new().name("wddm-trims".into());
-            state.thread = Some(thread.spawn(calls).map_err(|_| Status::NO_MEMORY)?);
+            let thread = thread.spawn(calls).map_err(|_| Status::NO_MEMORY)?;
+            state.caller = Some(thread.thread().id());
+            state.thread = Some(thread);
         }
         state.slots.push(slot.clone());
         Ok(slot)
@@ -96,7 +109,7 @@ impl TrimCallbacks {
             .slots
             .retain(|other| !Arc::ptr_eq(other, slot));
         self.changed.notify_all();
-        if !self.is_caller() {
+        if !lock(&self.state).is_caller() {
             let callback = lock(slot).take();
             drop(callback);
         }
@@ -106,7 +119,9 @@ impl TrimCallbacks {
     pub(crate) fn stop(&self) {
         let (slots, thread) = {
             let mut state = lock(&self.state);
-            let thread = state.thread.take_if(|thread| !is_current(thread));
+            state.is_stopped = true;
+            let is_caller = state.is_caller();
+            let thread = state.thread.take_if(|_| !is_caller);
             (std::mem::take(&mut state.slots), thread)
         };
         self.changed.notify_all();
@@ -114,10 +129,6 @@ impl TrimCallbacks {
             let _ = thread.join();
         }
         drop(slots);
-    }
-
-    fn is_caller(&self) -> bool {
-        lock(&self.state).thread.as_ref().is_some_and(is_current)
     }
 
     /// The kernel has said that the device is to trim.
@@ -131,7 +142,7 @@ impl TrimCallbacks {
         let mut state = lock(&self.state);
         loop {
             if state.slots.is_empty() {
-                state.thread = None;
+                (state.thread, state.caller) = (None, None);
                 return false;
             }
             if std::mem::take(&mut state.is_told) {
@@ -293,5 +304,40 @@ mod tests {
         assert_eq!(calls.recv(), Ok(0));
         callbacks.stop();
         assert_eq!(calls.try_iter().count(), 0);
+    }
+
+    #[test]
+    fn a_callback_may_unregister_while_its_device_ends() {
+        let callbacks = Arc::new(TrimCallbacks::default());
+        let own = Arc::new(Mutex::new(None));
+        let (entered, enters) = mpsc::channel();
+        let (inner, slot) = (callbacks.clone(), own.clone());
+        let callback = Box::new(move |_| {
+            entered.send(()).unwrap();
+            while !lock(&inner.state).is_stopped {
+                thread::yield_now();
+            }
+            lock(&slot).iter().for_each(|slot| inner.remove(slot));
+        });
+        let (calls, added) = (callbacks.clone(), own.clone());
+        let mut slot = lock(&own);
+        let added = callbacks.add(callback, move || {
+            drop(lock(&added));
+            calls.call(TOLD);
+        });
+        *slot = Some(added.unwrap());
+        drop(slot);
+        enters.recv().unwrap();
+        // In a thread, which may be stuck.
+        let (ended, ends) = mpsc::channel();
+        let stops = callbacks.clone();
+        thread::spawn(move || {
+            stops.stop();
+            ended.send(())
+        });
+        let minute = std::time::Duration::from_secs(60);
+        assert_eq!(ends.recv_timeout(minute), Ok(()));
+        let late = callbacks.add(Box::new(|_| ()), || ());
+        assert_eq!(late.err(), Some(Status::INVALID_HANDLE));
     }
 }
