@@ -338,7 +338,8 @@ pub trait Place {
 ///
 /// # Errors
 ///
-/// As [`Place::facts`], or for want of memory, and then nobody has left; as [`Place::leave`].
+/// As [`Place::facts`], or for want of memory: then nobody has left, or too few; as
+/// [`Place::leave`].
 pub fn make_room<P: Place>(place: &mut P, need: Need, missing: u64) -> Result<bool, P::Error> {
     let mut search = Search::new(place, need);
     let mut first = <P::Heap as Heap>::Vec::new();
