@@ -38,8 +38,7 @@ use crate::{
         monitored::{
             End,
             Target,
-            Wait,
-            Waits, //
+            Wait, //
         },
         retry::{
             RetryMemory,
@@ -47,6 +46,7 @@ use crate::{
         },
         signals::Signals, //
     },
+    few::Few,
     gpu::{
         Pauses,
         SkuaDevice, //
@@ -199,7 +199,7 @@ struct Held<R> {
     /// Whose request it is: what it needs is charged to that.
     group: MemoryGroup,
     /// Begin when it is the first.
-    values: Waits,
+    values: Few<Wait>,
     /// When the client submitted it.
     since: Instant<Monotonic>,
     /// When it was let go first, in vain; none before.
@@ -271,11 +271,11 @@ impl<T: Holder> Holds<T> {
 pub(crate) fn submit<T: Holder>(
     holder: &Arc<T>,
     mut request: T::Request,
-    values: Waits,
+    values: Few<Wait>,
 ) -> Result {
     let holds = holder.holds();
-    if values.have_ended() && holds.len() == 0 {
-        return T::submit(holder, &mut request, &values.values, None);
+    if values.iter().all(Wait::has_ended) && holds.len() == 0 {
+        return T::submit(holder, &mut request, &values, None);
     }
     let memory = FenceMemory::new(GFP_KERNEL_ACCOUNT)?;
     let held = Held {
@@ -373,8 +373,8 @@ fn next<T: Holder>(holder: &T) -> Option<(Item<T>, bool)> {
         return None;
     }
     if let (Item::Request(first), true) = (queue.first.as_mut()?, is_active) {
-        first.values.begin();
-        if !first.values.have_ended() {
+        first.values.iter_mut().for_each(Wait::begin);
+        if !first.values.iter().all(Wait::has_ended) {
             return None;
         }
     }
@@ -410,7 +410,7 @@ impl<R> Held<R> {
     /// failed.
     fn release<T: Holder<Request = R>>(mut self, holder: &Arc<T>) -> Option<Self> {
         let (request, values, since) = (&mut self.request, &self.values, Some(self.since));
-        let submit = || T::submit(holder, request, &values.values, since);
+        let submit = || T::submit(holder, request, values, since);
         let submitted = self.group.charge(submit);
         let mut error = submitted.err()?;
         let is_active = holder.is_active();

@@ -476,14 +476,11 @@ impl Waits {
         self.devices.push(Owner::new(owners, owner, 0, entry)?)
     }
 
-    /// Begins to wait.
+    /// Begins to wait. Who has done so looks whether the devices have ended before.
     pub(crate) fn begin(&mut self) {
+        // First: a value that is there only because a device has failed does not count.
+        self.devices.iter_mut().for_each(Owner::enter);
         self.values.iter_mut().for_each(Wait::begin);
-    }
-
-    /// Whether all values are reached.
-    pub(crate) fn have_ended(&self) -> bool {
-        self.values.iter().all(Wait::has_ended)
     }
 }
 
@@ -510,10 +507,12 @@ enum Entry {
 
 /// An entry of [`Owners`], until it is dropped.
 pub(crate) struct Owner {
-    /// The device's table, which has the entry for as long as this exists.
+    /// The device's table, which has the entry once it is entered.
     owners: Arc<Owners>,
     /// The entry's key there, which no other entry has.
     key: OwnerKey,
+    /// The entry, until then.
+    node: Option<RBTreeNode<OwnerKey, Entry>>,
 }
 
 impl Owner {
@@ -524,17 +523,25 @@ impl Owner {
         fence: &Arc<MonitoredFence>,
     ) -> Result<Self> {
         let address = core::ptr::from_ref::<FenceValue>(fence).addr();
-        Self::new(owners, owner, address, Entry::Fence(fence.0.clone()))
+        let mut entry = Self::new(owners, owner, address, Entry::Fence(fence.0.clone()))?;
+        entry.enter();
+        Ok(entry)
     }
 
     fn new(owners: &Arc<Owners>, owner: u64, address: usize, entry: Entry) -> Result<Self> {
         let key = (owner, address, serial());
-        let node = RBTreeNode::new(key, entry, client_flags())?;
-        drop(owners.entries.lock().insert(node));
         Ok(Self {
             owners: owners.clone(),
             key,
+            node: Some(RBTreeNode::new(key, entry, client_flags())?),
         })
+    }
+
+    /// Is told of the device's end from now on.
+    fn enter(&mut self) {
+        if let Some(node) = self.node.take() {
+            drop(self.owners.entries.lock().insert(node));
+        }
     }
 }
 
@@ -570,13 +577,16 @@ impl Owners {
 
     /// Ends what is entered from a key on, as long as `is_meant`.
     fn end_from(&self, mut from: OwnerKey, failed: bool, is_meant: impl Fn(OwnerKey) -> bool) {
+        // Who comes later sees that the device has ended.
+        let end = serial();
         loop {
             let next = {
                 let entries = self.entries.lock();
                 let next = entries.cursor_lower_bound(&from);
+                let next = next.filter(|next| is_meant(*next.current().0));
                 next.map(|next| (*next.current().0, next.current().1.clone()))
             };
-            let Some((key, entry)) = next.filter(|(key, _)| is_meant(*key)) else {
+            let Some((key, entry)) = next else {
                 break;
             };
             // With the lock free: a fence may have many waits. If this is the last reference, its
@@ -588,6 +598,7 @@ impl Owners {
                     }
                     (key.0, key.1, u64::MAX)
                 }
+                Entry::Target(_) if key.2 >= end => (key.0, key.1, u64::MAX),
                 Entry::Target(target) => {
                     target.wake(0, Over::Ended);
                     (key.0, key.1, key.2.saturating_add(1))

@@ -208,9 +208,7 @@ impl File {
             }
             buffers.push(Buffer::new(buffer.va, buffer.size)?)
         })?;
-        // They end with the context's device, whosever the handles are.
-        let owner = context.vm().ok_or(EINVAL)?.device().id();
-        let mut values = Values::new(context.clone(), Some((&dev.fences, owner)));
+        let mut values = Values::new(context.clone());
         let (waits, signals) = syncs::read(file, &args.syncs, Some(&mut values))?;
         let request = Request {
             buffers,

@@ -17,11 +17,9 @@ use crate::{
     fences::{
         monitored::{
             MonitoredFence,
-            Owners,
             Promise,
             Target,
-            Wait,
-            Waits, //
+            Wait, //
         },
         signals::Signals, //
     },
@@ -40,46 +38,39 @@ use kernel::{
 pub(crate) const MAX_SYNCS: u32 = 256;
 
 /// The values of monitored fences that an ioctl waits for.
-pub(crate) struct Values<'a> {
+pub(crate) struct Values {
     /// Those that had not come when the list was made.
-    waits: Waits,
+    waits: Few<Wait>,
     /// Told when they have come.
     target: Arc<dyn Target>,
-    /// The device whose end ends the waits, by number, and where that is told; none if they outlive
-    /// all.
-    owner: Option<(&'a Arc<Owners>, u64)>,
 }
 
-impl<'a> Values<'a> {
-    /// None yet. `target` will wait for them, until the client's device `owner` ends, if there is
-    /// one.
-    pub(crate) fn new(target: Arc<dyn Target>, owner: Option<(&'a Arc<Owners>, u64)>) -> Self {
+impl Values {
+    /// None yet. `target` will wait for them, whosever the handles are, and ends that itself.
+    pub(crate) fn new(target: Arc<dyn Target>) -> Self {
         Self {
-            waits: Waits::new(),
+            waits: Few::Empty,
             target,
-            owner,
         }
     }
 
     fn push(&mut self, fence: &Arc<MonitoredFence>, value: u64) -> Result {
         // Of each fence the last value decides: it alone is waited for.
-        let values = &mut self.waits.values;
-        let like = values.iter_mut().find(|wait| wait.is_for(fence));
+        let like = self.waits.iter_mut().find(|wait| wait.is_for(fence));
         if like.as_ref().is_some_and(|wait| wait.value() >= value) {
             return Ok(());
         }
         let wait = Wait::new(fence, value, self.target.clone(), 0)?;
         match like {
-            Some(like) => *like = wait,
-            None => values.push(wait)?,
-        }
-        match self.owner {
-            Some((owners, owner)) => self.waits.end_with(owners, owner, self.target.clone()),
-            None => Ok(()),
+            Some(like) => {
+                *like = wait;
+                Ok(())
+            }
+            None => self.waits.push(wait),
         }
     }
 
-    pub(crate) fn into_waits(self) -> Waits {
+    pub(crate) fn into_waits(self) -> Few<Wait> {
         self.waits
     }
 }
@@ -92,7 +83,7 @@ impl<'a> Values<'a> {
 pub(crate) fn read(
     file: &SkuaFile,
     array: &uapi::drm_skua_array,
-    mut values: Option<&mut Values<'_>>,
+    mut values: Option<&mut Values>,
 ) -> Result<(Few<Fence>, Signals)> {
     let mut waits = Few::Empty;
     let mut signals = Signals::new();

@@ -168,8 +168,7 @@ impl File {
             return Err(EINVAL);
         }
         let operations = read_operations(file, &vm, &args.ops)?;
-        // Address spaces outlive their device's failure, and end what is held themselves.
-        let mut values = Values::new(vm.clone(), None);
+        let mut values = Values::new(vm.clone());
         let (waits, signals) = syncs::read(file, &args.syncs, Some(&mut values))?;
         let request = BindRequest {
             operations,

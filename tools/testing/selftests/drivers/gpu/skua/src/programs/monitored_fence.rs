@@ -5,6 +5,7 @@
 use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{mpsc, Barrier};
 use std::thread;
 use std::time::Duration;
@@ -44,6 +45,7 @@ pub(crate) fn main() -> ExitCode {
         eventfds_wait_for_all_or_any,
         eventfds_of_several_are_told_once,
         eventfds_of_several_end_with_what_they_wait_for,
+        eventfds_of_devices_that_end_meanwhile_leave_nothing: 60,
         eventfds_wait_as_long_as_any_process_has_the_file,
         handles_have_a_limit: 60,
         eventfds_have_a_limit: 60,
@@ -436,6 +438,56 @@ fn eventfds_of_several_are_told_once() {
             events.clear();
         }
     });
+}
+
+/// The device of the first ends before, while or after an eventfd is registered.
+fn eventfds_of_devices_that_end_meanwhile_leave_nothing() {
+    quiet();
+    let client = Client::new();
+    let kept: Vec<_> = (0..64).map(|_| (client.fence(0), 9)).collect();
+    let (start, device) = (Barrier::new(2), AtomicU32::new(0));
+    let rounds = suite::rounds(400);
+    let mut registered = 0;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..rounds {
+                start.wait();
+                let ended = client.device_destroy(device.load(Ordering::Relaxed));
+                assert_eq!(ended, Ok(()));
+                start.wait();
+            }
+        });
+        for _ in 0..rounds {
+            let made = client.device_create(0).expect("DEVICE_CREATE");
+            device.store(made, Ordering::Relaxed);
+            let theirs = client.fence_create_for(made, 0, 0).expect("FENCE_CREATE");
+            let values = [&[(theirs, 9)][..], &kept].concat();
+            let event = eventfd();
+            start.wait();
+            let result = client.fence_eventfd_for(&values, ANY, &event);
+            start.wait();
+            match result {
+                Ok(()) => {
+                    registered += 1;
+                    assert_eq!(count(&event), 1);
+                }
+                Err(Errno::ENOENT | Errno::ECANCELED) => (),
+                Err(error) => panic!("FENCE_EVENTFD: {error}"),
+            }
+        }
+    });
+    println!("# {registered} of {rounds} registered");
+    // As many values as a client may wait for.
+    let event = eventfd();
+    for _ in 0..64 {
+        becomes("there is room for more", || {
+            client.fence_eventfd_for(&kept, 0, &event) == Ok(())
+        });
+    }
+    assert_eq!(
+        client.fence_eventfd_for(&kept, 0, &event),
+        Err(Errno::ENOSPC)
+    );
 }
 
 fn eventfds_of_several_end_with_what_they_wait_for() {
