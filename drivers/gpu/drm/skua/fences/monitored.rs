@@ -567,16 +567,17 @@ impl Owners {
     /// Device `owner` ends: so do all waits by its handles, and if it has `failed`, all fences that
     /// it has are lost.
     pub(crate) fn end(&self, owner: u64, failed: bool) {
-        self.end_from((owner, 0, 0), failed, |key| key.0 == owner);
+        // Who waits comes before the fences.
+        self.end_from((owner, 0, 0), |key| key.0 == owner && (failed || key.1 == 0));
     }
 
     /// Ends all devices as failed: the GPU is lost.
     pub(crate) fn lose(&self) {
-        self.end_from((0, 0, 0), true, |_| true);
+        self.end_from((0, 0, 0), |_| true);
     }
 
-    /// Ends what is entered from a key on, as long as `is_meant`.
-    fn end_from(&self, mut from: OwnerKey, failed: bool, is_meant: impl Fn(OwnerKey) -> bool) {
+    /// Ends waits and loses fences that are entered from a key on, as long as `is_meant`.
+    fn end_from(&self, mut from: OwnerKey, is_meant: impl Fn(OwnerKey) -> bool) {
         // Who comes later sees that the device has ended.
         let end = serial();
         loop {
@@ -593,9 +594,7 @@ impl Owners {
             // memory is freed, and nothing else.
             from = match entry {
                 Entry::Fence(fence) => {
-                    if failed {
-                        fence.fail();
-                    }
+                    fence.fail();
                     (key.0, key.1, u64::MAX)
                 }
                 Entry::Target(_) if key.2 >= end => (key.0, key.1, u64::MAX),
