@@ -93,12 +93,18 @@ fn traces(rig: &Rig, report: &mut Report) -> Result<()> {
         Ok(grown.get("copy_system_to_vram")? + grown.get("copy_vram_to_system")?)
     };
     let moved = mixed()?;
-    ensure!(rig.counters.file("reuse")?.trim() == "0", "it was off");
-    let off = mixed();
-    rig.counters.file("reuse")?;
+    let off = by_age(rig, mixed)?;
     let fewest = replay::fewest(&in_turn, room) * OBJECT;
     report.ratio("eviction.mixed.bytes", moved, fewest)?;
-    report.ratio("eviction.mixed.bytes.off", off?, fewest)
+    report.ratio("eviction.mixed.bytes.off", off, fewest)
+}
+
+/// What `f` finds while all leave by age.
+fn by_age<T>(rig: &Rig, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    ensure!(rig.counters.file("reuse")?.trim() == "0", "it was off");
+    let found = f();
+    rig.counters.file("reuse")?;
+    found
 }
 
 /// Uses so many objects in this order, some of which somebody `may_write`; what the counters count.
@@ -142,12 +148,10 @@ fn trace(
     expected: Option<f64>,
 ) -> Result<()> {
     let grown = play(rig, count, uses, |_| false)?;
-    ensure!(rig.counters.file("reuse")?.trim() == "0", "it was off");
-    let off = play(rig, count, uses, |_| false);
-    rig.counters.file("reuse")?;
+    let off = by_age(rig, || play(rig, count, uses, |_| false))?;
     let (least, by_age) = (replay::fewest(uses, room), replay::by_age(uses, room));
     let moved = grown.get("copy_system_to_vram")?;
-    let moved_off = off?.get("copy_system_to_vram")?;
+    let moved_off = off.get("copy_system_to_vram")?;
     // CAST: far below 2^53.
     let of = |moved: u64, objects: f64| moved as f64 / (objects * OBJECT as f64);
     let times = |objects: f64| of(moved, objects);
