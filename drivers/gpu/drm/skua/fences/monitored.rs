@@ -568,7 +568,9 @@ impl Owners {
     /// it has are lost.
     pub(crate) fn end(&self, owner: u64, failed: bool) {
         // Who waits comes before the fences.
-        self.end_from((owner, 0, 0), |key| key.0 == owner && (failed || key.1 == 0));
+        self.end_from((owner, 0, 0), |key| {
+            key.0 == owner && (failed || key.1 == 0)
+        });
     }
 
     /// Ends all devices as failed: the GPU is lost.
