@@ -14,6 +14,7 @@
 #include <linux/dma-fence-chain.h>
 #include <linux/dma-fence-unwrap.h>
 #include <linux/dma-fence.h>
+#include <linux/dma-mapping.h>
 #include <linux/dma-resv.h>
 #include <linux/fs.h>
 #include <linux/fs_struct.h>
@@ -697,6 +698,11 @@ void skua_pages_set_wb(struct page **pages, unsigned long count)
 void *skua_page_address(struct page *page)
 {
 	return page_address(page);
+}
+
+_Bool skua_dma_mapping_error(struct device *dev, unsigned long long address)
+{
+	return dma_mapping_error(dev, address);
 }
 
 unsigned long skua_page_to_pfn(struct page *page)

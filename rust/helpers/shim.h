@@ -11,6 +11,7 @@
 #ifndef SKUA_SHIM_H
 #define SKUA_SHIM_H
 
+struct device;
 struct dma_fence;
 struct dma_fence_chain;
 struct dma_resv;
@@ -197,6 +198,9 @@ void skua_wmb(void);
 void *skua_page_address(struct page *page);
 struct file *anon_inode_getfile(const char *name, const struct file_operations *fops, void *priv,
 				int flags);
+
+/* include/linux/dma-mapping.h */
+_Bool skua_dma_mapping_error(struct device *dev, unsigned long long address);
 
 /* include/linux/highmem.h, for the KUnit suites. */
 void skua_kunit_pages_copy(struct page **pages, unsigned long offset, char *bytes,

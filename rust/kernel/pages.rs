@@ -284,7 +284,7 @@ unsafe impl Send for DmaMap {}
 unsafe impl Sync for DmaMap {}
 
 /// The C device. `Device` is a transparent wrapper of it.
-fn raw<C: kernel::device::DeviceContext>(dev: &Device<C>) -> *mut bindings::device {
+pub(super) fn raw<C: kernel::device::DeviceContext>(dev: &Device<C>) -> *mut bindings::device {
     // CAST: `Device` is `repr(transparent)` over `Opaque<device>`.
     ptr::from_ref(dev).cast_mut().cast::<bindings::device>()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A page of memory with a 64-bit value that the kernel changes and userspace can map and read.
+//! A page of memory with a 64-bit value that the kernel changes, and userspace and devices read.
 //!
 //! # Model
 //!
@@ -9,6 +9,8 @@
 //! be opened anew, so the core refuses every way to a shared mapping that can be written,
 //! mprotect() included. A private one, which could, is refused here. A mapping has its own
 //! reference to the page.
+//!
+//! A device reads it through a [`ValueMap`], which holds whoever has the page.
 //!
 //! # Examples
 //!
@@ -33,9 +35,19 @@
 //! counter.page.set(1);
 //! ```
 //!
-//! C headers: `include/linux/anon_inodes.h`, `include/linux/fs.h`.
+//! C headers: `include/linux/anon_inodes.h`, `include/linux/dma-mapping.h`, `include/linux/fs.h`.
 
-use super::shim;
+use super::{
+    devres::{
+        DevresItem,
+        DevresSet, //
+    },
+    pages::{
+        raw,
+        Segment, //
+    },
+    shim, //
+};
 use core::{
     marker::PhantomData,
     mem::ManuallyDrop,
@@ -43,6 +55,10 @@ use core::{
 };
 use kernel::{
     bindings,
+    device::{
+        Bound,
+        Device, //
+    },
     error::{
         from_err_ptr,
         from_result, //
@@ -73,6 +89,10 @@ use kernel::{
     ModuleMetadata, //
 };
 
+/// Of mappings for devices: no copies, nor caches to be flushed.
+// CAST: a bit.
+const ATTRIBUTES: c_ulong = bindings::DMA_ATTR_REQUIRE_COHERENT as c_ulong;
+
 /// A page whose first 64 bits are a value; the rest is zero.
 pub(crate) struct ValuePage(Page);
 
@@ -99,6 +119,83 @@ impl ValuePage {
     /// Changes the value. What was done before is seen by who sees it.
     pub(crate) fn set(&self, value: u64) {
         self.value().store(value, Release);
+    }
+}
+
+/// The page of a value, mapped for a device to read, which sees each change.
+///
+/// # Invariants
+///
+/// `address` is where `dev` finds the page of `owner`, mapped for it.
+pub(crate) struct ValueMap<T> {
+    /// DMA address of the page's first byte.
+    address: u64,
+    /// The device whose address it is.
+    dev: ARef<Device>,
+    /// Who has the page: it is unmapped before that can go.
+    _owner: Arc<T>,
+}
+
+impl<T: AsRef<ValuePage> + Send + Sync + 'static> ValueMap<T> {
+    /// Maps the page of `owner` for `dev`, until the result is dropped or `dev`, the device of
+    /// `set`, is unbound.
+    ///
+    /// Sleeps. `ENOMEM`; `EIO` if the device cannot see the page itself, but copies of it.
+    pub(crate) fn new(
+        set: &DevresSet,
+        dev: &Device<Bound>,
+        owner: &Arc<T>,
+    ) -> Result<DevresItem<Self>> {
+        let page = (**owner).as_ref().0.as_ptr();
+        // SAFETY: The device is bound; the page is the owner's.
+        let address = unsafe {
+            bindings::dma_map_page_attrs(
+                raw(dev),
+                page,
+                0,
+                PAGE_SIZE,
+                bindings::dma_data_direction::DMA_TO_DEVICE,
+                ATTRIBUTES,
+            )
+        };
+        // SAFETY: The device is bound, and the address what mapping for it returned.
+        if unsafe { shim::skua_dma_mapping_error(raw(dev), address) } {
+            return Err(EIO);
+        }
+        let dev_ref: &Device = dev;
+        // INVARIANT: As just mapped.
+        let map = Self {
+            address,
+            dev: dev_ref.into(),
+            _owner: owner.clone(),
+        };
+        set.insert(dev, Ok::<_, Error>(map))
+    }
+}
+
+impl<T> ValueMap<T> {
+    /// Where the device finds the page.
+    pub(crate) fn segment(&self) -> Segment {
+        Segment {
+            address: self.address,
+            // CAST: a small number.
+            len: PAGE_SIZE as u64,
+        }
+    }
+}
+
+impl<T> Drop for ValueMap<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant the page is mapped there for this device.
+        unsafe {
+            bindings::dma_unmap_page_attrs(
+                raw(&self.dev),
+                self.address,
+                PAGE_SIZE,
+                bindings::dma_data_direction::DMA_TO_DEVICE,
+                ATTRIBUTES,
+            );
+        }
     }
 }
 

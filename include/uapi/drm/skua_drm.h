@@ -104,7 +104,8 @@ extern "C" {
  * Its handle is a number like a context's. A descriptor of it (DRM_IOCTL_SKUA_FENCE_EXPORT) goes to
  * other processes, which make handles of their own of it, and can be mapped: MAP_SHARED, one page
  * at most, to read only, for good. The value is the first 8 bytes of the page, and is there as long
- * as the mapping is, whatever is closed. The fence lives as long as something uses it.
+ * as the mapping is, whatever is closed. The GPU reads it where it is mapped in an address space
+ * (DRM_SKUA_BIND_MAP_FENCE). The fence lives as long as something uses it.
  *
  * Each handle belongs to a device, as contexts do. When that fails, so when one of its contexts
  * does or the GPU is lost, the fence's value becomes DRM_SKUA_FENCE_LOST, for all who share it,
@@ -1063,7 +1064,7 @@ struct drm_skua_device_state {
 
 	/**
 	 * @system_used: Returned bytes of system memory that count as the client's, whatever the
-	 * device: buffer objects that are there, and page tables.
+	 * device: buffer objects that are there, fences that the GPU has mapped, and page tables.
 	 */
 	__u64 system_used;
 
@@ -1169,6 +1170,17 @@ enum drm_skua_bind_op_type {
 	DRM_SKUA_BIND_MAP = 0,
 	/** @DRM_SKUA_BIND_UNMAP: Unmap whatever is mapped in the range, if anything. */
 	DRM_SKUA_BIND_UNMAP,
+	/**
+	 * @DRM_SKUA_BIND_MAP_FENCE: Map the page with the value of a monitored fence.
+	 *
+	 * The GPU can read it, and sees each change, as the CPU does that has mapped a descriptor
+	 * (WDDM: FenceValueGPUVirtualAddress). It is there as long as the mapping is, which keeps
+	 * nobody able to signal the fence, and counts as a page of the client's system memory. What
+	 * was mapped in the range before is unmapped.
+	 *
+	 * A WAIT for it keeps its engine busy; a sync of a submission that waits does not.
+	 */
+	DRM_SKUA_BIND_MAP_FENCE,
 };
 
 /**
@@ -1186,23 +1198,26 @@ struct drm_skua_bind_op {
 	/** @type: See &enum drm_skua_bind_op_type. */
 	__u32 type;
 
-	/** @flags: See &enum drm_skua_bind_op_flags; zero for an unmap. */
+	/** @flags: See &enum drm_skua_bind_op_flags; zero unless it maps a buffer object. */
 	__u32 flags;
 
-	/** @handle: Handle of the buffer object (-ENOENT); zero for an unmap. */
+	/** @handle: Handle of the buffer object, or fence (-ENOENT); zero for an unmap. */
 	__u32 handle;
 
 	/** @pad: Must be zero. */
 	__u32 pad;
 
-	/** @offset: First byte in the buffer object: a multiple of 4096; zero for an unmap. */
+	/**
+	 * @offset: First byte in the buffer object: a multiple of 4096; zero for a fence, and for
+	 * an unmap.
+	 */
 	__u64 offset;
 
 	/** @va: First GPU virtual address: a multiple of 4096. */
 	__u64 va;
 
 	/**
-	 * @size: Bytes: a multiple of 4096, not 0.
+	 * @size: Bytes: a multiple of 4096, not 0; 4096 for a fence.
 	 *
 	 * Both ranges must lie in their space whole: -EINVAL.
 	 */

@@ -158,6 +158,20 @@ impl<'a> Bind<'a> {
         self
     }
 
+    /// Maps the page with the value of a monitored fence at `va`, a multiple of 4096, for the GPU to
+    /// read. It stays when the fence is dropped.
+    pub fn map_fence(mut self, fence: &'a MonitoredFence, va: u64) -> Self {
+        self.syncs.expect(fence.file());
+        self.ops.push(uapi::drm_skua_bind_op {
+            type_: uapi::DRM_SKUA_BIND_MAP_FENCE,
+            handle: fence.handle(),
+            va,
+            size: 4096,
+            ..Default::default()
+        });
+        self
+    }
+
     /// Unmaps whatever is mapped in a range, if anything.
     pub fn unmap(mut self, va: u64, size: u64) -> Self {
         self.ops.push(uapi::drm_skua_bind_op {

@@ -3,7 +3,7 @@
 //! Monitored fences (WDDM): 64-bit values that grow, to wait for before anybody has promised them.
 //!
 //! ```text
-//! CPU ───────── promise, keep ─┐              ┌─▶ page that clients map
+//! CPU ───────── promise, keep ─┐              ┌─▶ page that clients map, for CPU and GPU
 //! submission ── promise        ├─▶ value ─────┼─▶ threads, eventfds
 //!     over ──── keep ──────────┘              └─▶ held submissions
 //! ```
@@ -194,7 +194,18 @@ impl Exported for MonitoredFence {
     }
 }
 
+impl AsRef<ValuePage> for FenceValue {
+    fn as_ref(&self) -> &ValuePage {
+        &self.page
+    }
+}
+
 impl MonitoredFence {
+    /// What is there as long as somebody has it, whether or not anybody can signal the fence.
+    pub(crate) fn value(&self) -> &Arc<FenceValue> {
+        &self.0
+    }
+
     /// A fence with this value. `EINVAL` if that is [`LOST`]; `ENOMEM`.
     pub(crate) fn new(value: u64, is_lost_with_device: bool) -> Result<Arc<Self>> {
         if value == LOST {

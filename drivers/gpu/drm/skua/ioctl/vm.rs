@@ -8,6 +8,7 @@ use crate::{
     fences::hold,
     ioctl::{
         context_allocation::ContextAllocation,
+        fence::FenceHandle,
         file::{
             remove_one,
             Data,
@@ -24,6 +25,7 @@ use crate::{
     kernel_heap::client_flags,
     memory::{
         bo::{
+            self,
             Bo,
             BoRef, //
         },
@@ -39,6 +41,10 @@ use crate::{
     spec::address::PAGE_SIZE, //
 };
 use kernel::{
+    device::{
+        self,
+        Bound, //
+    },
     drm::gem::BaseObject,
     prelude::*,
     sync::Arc, //
@@ -49,59 +55,90 @@ pub(crate) const CLIENT_VMS: u64 = 256;
 /// Most operations of one bind.
 pub(crate) const MAX_OPERATIONS: u32 = 1024;
 
+/// What an operation maps.
+enum Mapped {
+    /// A buffer object.
+    Bo(BoRef),
+    /// The value of a fence, to read.
+    Fence(Arc<FenceHandle>),
+}
+
 /// Reads the operations of a bind. `EINVAL` for what the uAPI forbids, `ENOENT` for a handle,
-/// `EBUSY` for an object that is offered.
-fn read_operations(file: &SkuaFile, vm: &Vm, array: &drm_skua_array) -> Result<KVVec<Wanted>> {
+/// `EBUSY` for an object that is offered; for a fence as [`bo::for_fence`].
+fn read_operations(
+    dev: &Device,
+    parent: &device::Device<Bound>,
+    file: &SkuaFile,
+    vm: &Vm,
+    array: &drm_skua_array,
+) -> Result<KVVec<Wanted>> {
     if array.count == 0 {
         return Err(EINVAL);
     }
     let ops: KVVec<drm_skua_bind_op> = user_array::read(array, MAX_OPERATIONS)?;
     let mut operations = KVVec::with_capacity(ops.len(), client_flags())?;
     for op in &ops {
-        operations.push(operation(file, vm, op)?, client_flags())?;
+        operations.push(operation(dev, parent, file, vm, op)?, client_flags())?;
     }
     Ok(operations)
 }
 
-fn operation(file: &SkuaFile, vm: &Vm, op: &drm_skua_bind_op) -> Result<Wanted> {
-    let map = match op.type_ {
-        DRM_SKUA_BIND_MAP => true,
-        DRM_SKUA_BIND_UNMAP => false,
+fn operation(
+    dev: &Device,
+    parent: &device::Device<Bound>,
+    file: &SkuaFile,
+    vm: &Vm,
+    op: &drm_skua_bind_op,
+) -> Result<Wanted> {
+    let flags = match op.type_ {
+        DRM_SKUA_BIND_MAP => DRM_SKUA_BIND_READONLY,
+        DRM_SKUA_BIND_UNMAP | DRM_SKUA_BIND_MAP_FENCE => 0,
         _ => return Err(EINVAL),
     };
-    let flags = if map { DRM_SKUA_BIND_READONLY } else { 0 };
-    if op.flags & !flags != 0 || (!map && op.handle != 0) {
+    if op.flags & !flags != 0 {
         return Err(EINVAL);
     }
-    let bo = if map {
-        Some(Bo::lookup_handle(file, op.handle)?)
-    } else {
-        None
+    // What it maps, and its bytes.
+    let mapped = match op.type_ {
+        DRM_SKUA_BIND_MAP => {
+            let bo = Bo::lookup_handle(file, op.handle)?;
+            let bytes = u64::try_from(bo.size())?;
+            Some((Mapped::Bo(bo.into()), bytes))
+        }
+        DRM_SKUA_BIND_MAP_FENCE => {
+            let fence = file.inner().fence(op.handle)?;
+            Some((Mapped::Fence(fence), PAGE_SIZE))
+        }
+        _ if op.handle != 0 || op.offset != 0 => return Err(EINVAL),
+        _ => None,
     };
-    if op.pad != 0 || (!map && op.offset != 0) {
-        return Err(EINVAL);
-    }
     let aligned = (op.offset | op.va | op.size) % PAGE_SIZE == 0;
     let span = Span::with_len(op.va, op.size).ok_or(EINVAL)?;
-    if !aligned || span.is_empty() || span.start < VA_START || span.end > VA_END {
+    if op.pad != 0 || !aligned || span.is_empty() || span.start < VA_START || span.end > VA_END {
         return Err(EINVAL);
     }
-    let Some(bo) = bo else {
+    let Some((mapped, bytes)) = mapped else {
         return Ok(Wanted::Unmap(span));
     };
-    let end = op.offset.checked_add(op.size).ok_or(EINVAL)?;
-    if end > u64::try_from(bo.size())? || !bo.may_be_mapped_in(vm.reservation()) {
+    let end = op.offset.checked_add(op.size);
+    if end.is_none_or(|end| end > bytes) {
         return Err(EINVAL);
     }
-    let bo: BoRef = bo.into();
-    if bo.is_offered() {
-        return Err(EBUSY);
-    }
+    let (bo, write) = match mapped {
+        Mapped::Bo(bo) if !bo.may_be_mapped_in(vm.reservation()) => return Err(EINVAL),
+        Mapped::Bo(bo) if bo.is_offered() => return Err(EBUSY),
+        Mapped::Bo(bo) => (bo, op.flags & DRM_SKUA_BIND_READONLY == 0),
+        Mapped::Fence(handle) => {
+            let (quota, value) = (&file.inner().system_quota, handle.fence().value());
+            let bo = bo::for_fence(dev, parent, quota, value, vm.reservation())?;
+            (bo.into(), false)
+        }
+    };
     Ok(Wanted::Map {
         span,
         bo,
         offset: op.offset,
-        write: op.flags & DRM_SKUA_BIND_READONLY == 0,
+        write,
     })
 }
 
@@ -158,7 +195,7 @@ impl File {
     /// `DRM_IOCTL_SKUA_VM_BIND`
     pub(crate) fn vm_bind(
         dev: &Device,
-        _data: &Data<'_>,
+        data: &Data<'_>,
         args: &mut drm_skua_vm_bind,
         file: &SkuaFile,
     ) -> Result<u32> {
@@ -167,7 +204,7 @@ impl File {
         if args.flags != 0 {
             return Err(EINVAL);
         }
-        let operations = read_operations(file, &vm, &args.ops)?;
+        let operations = read_operations(dev, data.parent(), file, &vm, &args.ops)?;
         let mut values = Values::new(vm.clone());
         let (waits, signals) = syncs::read(file, &args.syncs, Some(&mut values))?;
         let request = BindRequest {

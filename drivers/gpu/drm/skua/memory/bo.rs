@@ -116,6 +116,7 @@ pub(crate) use crate::policy::miniport::{
 pub(crate) use callbacks::FAULT_AHEAD;
 pub(crate) use create::{
     create,
+    for_fence,
     import, //
 };
 pub(crate) use location::{

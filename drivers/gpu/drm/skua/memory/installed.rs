@@ -176,13 +176,13 @@ impl Sites {
         self.inner.lock().memory.clone()
     }
 
-    /// Whether page tables lead to `memory`, or, if that is none, nowhere.
+    /// Whether page tables lead to `memory`, or, if that is none, nowhere or to what never moves.
     pub(crate) fn leads_to(&self, memory: Option<&Memory>) -> bool {
         match (memory, &self.inner.lock().memory) {
             (Some(Memory::Vram(a)), Some(Memory::Vram(b))) => Arc::ptr_eq(a, b),
             (Some(Memory::System(a)), Some(Memory::System(b))) => Arc::ptr_eq(a, b),
             (Some(Memory::Aperture(a)), Some(Memory::Aperture(b))) => Arc::ptr_eq(a, b),
-            (None, None) => true,
+            (None, None | Some(Memory::Fence(_))) => true,
             _ => false,
         }
     }

@@ -109,7 +109,7 @@ fn place_of(memory: Option<&Memory>) -> Place {
         Some(Memory::Vram(_)) => Place::Vram,
         Some(Memory::System(_)) => Place::System,
         Some(Memory::Aperture(_)) => Place::Aperture,
-        Some(Memory::Imported(_)) => Place::Imported,
+        Some(Memory::Imported(_) | Memory::Fence(_)) => Place::Imported,
         None => Place::Nowhere,
     }
 }

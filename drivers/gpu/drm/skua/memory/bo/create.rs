@@ -17,22 +17,27 @@ use crate::{
         pages::Pages,
         resv::{
             self,
+            Reservation,
             Usage, //
         },
-        uapi, //
+        uapi,
+        value_page::ValueMap, //
     },
+    fences::monitored::FenceValue,
     gpu::SkuaDevice,
     memory::{
         bo::{
             location::{
                 assign,
-                system_pages, //
+                system_pages,
+                FencePage, //
             },
             part_of,
             renew,
             Bo,
             BoArgs,
             BoData,
+            Memory,
             SystemMemory,
             SystemSite, //
         },
@@ -253,10 +258,41 @@ impl Paged {
 
 /// Makes an object for another driver's memory.
 pub(crate) fn import(dev: &SkuaDevice, size: usize) -> Result<ARef<Bo>> {
+    foreign(dev, size, None)
+}
+
+/// Makes an object of one page, which has no handle, for the value of a monitored fence: for the
+/// GPU to read in the address space whose [`Vm::reservation`] is `users`.
+///
+/// `ENOMEM`, also beyond the client's `quota` of system memory; `EIO` if the device cannot see the
+/// value change.
+///
+/// [`Vm::reservation`]: crate::memory::vm::Vm::reservation
+pub(crate) fn for_fence(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    quota: &Arc<Quota>,
+    value: &Arc<FenceValue>,
+    users: &Arc<Reservation>,
+) -> Result<ARef<Bo>> {
+    let share = quota.take(dev, PAGE_SIZE).ok_or(ENOMEM)?;
+    let page = FencePage {
+        map: ValueMap::new(&dev.resources, parent, value)?,
+        _share: share,
+    };
+    let bo = foreign(dev, usize::try_from(PAGE_SIZE)?, Some(users.clone()))?;
+    let memory = Memory::Fence(Arc::new(page, GFP_KERNEL_ACCOUNT)?);
+    // There was none.
+    drop(bo.sites.set_memory(memory));
+    Ok(bo)
+}
+
+/// An object that has no memory of its own.
+fn foreign(dev: &SkuaDevice, size: usize, users: Option<Arc<Reservation>>) -> Result<ARef<Bo>> {
     let args = BoArgs {
         flags: 0,
         sets: SegmentSets::new(Segment::System.bit(), 0, 0).ok_or(EINVAL)?,
-        users: None,
+        users,
         level: Level::Normal,
         context_of: None,
     };

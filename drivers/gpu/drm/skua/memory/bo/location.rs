@@ -21,8 +21,10 @@ use crate::{
             Pages, //
         },
         resv::Reserved,
-        uapi, //
+        uapi,
+        value_page::ValueMap, //
     },
+    fences::monitored::FenceValue,
     gpu::SkuaDevice,
     memory::{
         bo::{
@@ -76,6 +78,16 @@ pub(crate) enum Memory {
     Aperture(Arc<GartRange>),
     /// With another driver, for good.
     Imported(BoRef),
+    /// The page of a monitored fence, for good.
+    Fence(Arc<FencePage>),
+}
+
+/// The page with a monitored fence's value, for the device to read.
+pub(crate) struct FencePage {
+    /// Its DMA mapping, which ends at the latest when the device is unbound.
+    pub(super) map: DevresItem<ValueMap<FenceValue>>,
+    /// Its part of the client's quota of system memory.
+    pub(super) _share: Share,
 }
 
 /// An object's system pages, for the device.
@@ -163,6 +175,7 @@ impl Memory {
             Self::System(_) => c"system",
             Self::Aperture(_) => c"aperture",
             Self::Imported(_) => c"imported",
+            Self::Fence(_) => c"fence",
         }
     }
 
@@ -174,7 +187,7 @@ impl Memory {
                 cached: memory.is_cached(),
             },
             // Whoever exported it.
-            Self::Imported(_) => Reach::Bus { cached: true },
+            Self::Imported(_) | Self::Fence(_) => Reach::Bus { cached: true },
         }
     }
 
@@ -183,7 +196,7 @@ impl Memory {
         match self {
             Self::System(memory) => Some(memory),
             Self::Aperture(range) => Some(range.memory()),
-            Self::Vram(_) | Self::Imported(_) => None,
+            Self::Vram(_) | Self::Imported(_) | Self::Fence(_) => None,
         }
     }
 
@@ -213,6 +226,10 @@ impl Memory {
                 let map = bo.backing.import().ok_or(EIO)?;
                 let map = map.access(parent).map_err(|_| ENODEV)?;
                 f(&mut behind(map.segments().map(piece), offset))
+            }
+            Self::Fence(page) => {
+                let map = page.map.access(parent).map_err(|_| ENODEV)?;
+                f(&mut behind(core::iter::once(piece(map.segment())), offset))
             }
         }
     }

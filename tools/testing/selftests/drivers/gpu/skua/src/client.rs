@@ -1376,6 +1376,14 @@ pub fn map_readonly(handle: u32, offset: u64, va: u64, size: u64) -> drm_skua_bi
     }
 }
 
+/// Maps the value of a monitored fence, for the GPU to read.
+pub fn map_fence(fence: u32, va: u64) -> drm_skua_bind_op {
+    drm_skua_bind_op {
+        type_: DRM_SKUA_BIND_MAP_FENCE,
+        ..map(fence, 0, va, 4096)
+    }
+}
+
 /// Unmaps a range.
 pub fn unmap(va: u64, size: u64) -> drm_skua_bind_op {
     drm_skua_bind_op {

@@ -7,7 +7,7 @@
 use std::process::ExitCode;
 
 use skua_selftests::client::{
-    array, map, signal, signal_point, signal_value, unmap, wait, wait_value,
+    array, map, map_fence, signal, signal_point, signal_value, unmap, wait, wait_value,
 };
 use skua_selftests::raw::{argument_size, ioctl_at, with_size, Errno};
 use skua_selftests::table::Table;
@@ -776,7 +776,7 @@ fn vm_bind_operations() {
         good: good_op,
         member: |a| &mut a.ops,
     };
-    for kind in [DRM_SKUA_BIND_UNMAP + 1, 0x100, u32::MAX] {
+    for kind in [DRM_SKUA_BIND_MAP_FENCE + 1, 0x100, u32::MAX] {
         cases.case(&format!("type {kind:#x}"), Errno::EINVAL, |op| {
             op.type_ = kind
         });
@@ -874,6 +874,62 @@ fn vm_bind_operations() {
                 *op = unmap(va, size);
             },
         );
+    }
+    let fence = client.fence(0);
+    let value = map_fence(fence, VA);
+    for handle in no_handles(fence) {
+        cases.case(&format!("fence {handle:#x}"), Errno::ENOENT, |op| {
+            *op = map_fence(handle, VA);
+        });
+    }
+    let wrong = [
+        (
+            "with a flag",
+            drm_skua_bind_op {
+                flags: DRM_SKUA_BIND_READONLY,
+                ..value
+            },
+        ),
+        ("with pad", drm_skua_bind_op { pad: 1, ..value }),
+        (
+            "from behind its page",
+            drm_skua_bind_op {
+                offset: PAGE,
+                ..value
+            },
+        ),
+        (
+            "from within its page",
+            drm_skua_bind_op { offset: 8, ..value },
+        ),
+        ("with no size", drm_skua_bind_op { size: 0, ..value }),
+        (
+            "with two pages",
+            drm_skua_bind_op {
+                size: 2 * PAGE,
+                ..value
+            },
+        ),
+        ("in part", drm_skua_bind_op { size: 8, ..value }),
+        (
+            "at no page",
+            drm_skua_bind_op {
+                va: VA + 8,
+                ..value
+            },
+        ),
+        ("at no address", drm_skua_bind_op { va: 0, ..value }),
+        (
+            "at the end",
+            drm_skua_bind_op {
+                va: device.va_end,
+                ..value
+            },
+        ),
+    ];
+    for (what, wrong) in wrong {
+        let name = format!("a fence {what}");
+        cases.case(&name, Errno::EINVAL, |op| *op = wrong);
     }
     cases.table.finish();
 }
@@ -1803,7 +1859,8 @@ fn stale_handles() {
     assert_eq!(rig.close(bo), Ok(()));
     assert_eq!(rig.vm_destroy(vm), Ok(()));
     assert_eq!(rig.context_destroy(context), Ok(()));
-    let before = Witness::of(&rig);
+    // What they had is given back behind them.
+    let before = Witness::settled(&rig);
     let mut cases = Cases::new();
     let mut case = |name: &str, result: Result<(), Errno>| {
         cases.expect(name, result, Err(Errno::ENOENT));

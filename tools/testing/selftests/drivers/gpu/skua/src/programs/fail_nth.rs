@@ -19,7 +19,8 @@ use std::time::Duration;
 use nix::sys::eventfd::EventFd;
 use skua_selftests::cgroup::{DmemGroup, DmemTree};
 use skua_selftests::client::{
-    map, map_readonly, own, signal, signal_point, signal_value, unmap, wait, wait_point, wait_value,
+    map, map_fence, map_readonly, own, signal, signal_point, signal_value, unmap, wait, wait_point,
+    wait_value,
 };
 use skua_selftests::failures::Failures;
 use skua_selftests::function::Function;
@@ -1141,6 +1142,20 @@ fn address_spaces() {
                 },
                 undo: |s, _| {
                     s.signalled();
+                    unbind(s);
+                },
+                ..STEP
+            },
+            Step {
+                name: "VM_BIND: the value of a fence",
+                prepare: |s| s.make(|| s.rig.fence_create_for(0, 0, 0)),
+                call: |s| {
+                    let ops = [map_fence(s.made.get(), VA)];
+                    s.rig.bind(s.rig.vm, &ops, &s.signals()).map(|()| 0)
+                },
+                undo: |s, _| {
+                    s.signalled();
+                    assert_eq!(s.rig.fence_destroy(s.made.replace(0)), Ok(()));
                     unbind(s);
                 },
                 ..STEP

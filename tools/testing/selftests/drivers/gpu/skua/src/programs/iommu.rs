@@ -5,10 +5,11 @@
 
 use std::process::ExitCode;
 
+use skua_selftests::client::map_fence;
 use skua_selftests::function::{Function, Unbound};
 use skua_selftests::moving::{evict_all, expect_gpu, movable_in_vram, pattern, place};
 use skua_selftests::others::heap;
-use skua_selftests::rig::{copy, expect_working, fill};
+use skua_selftests::rig::{copy, expect_working, fill, wait_value};
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, torture, Engine, Place, Rig};
 
@@ -20,6 +21,7 @@ pub(crate) fn main() -> ExitCode {
         it_is_behind_an_iommu,
         work_reaches_pages_of_the_system,
         memory_of_others_is_reached,
+        values_of_fences_are_reached,
         what_leaves_vram_comes_back: 60 at_rest,
         it_works_when_it_is_bound_again: 60,
         everything_at_once_in_eight_processes: 300,
@@ -51,6 +53,17 @@ fn memory_of_others_is_reached() {
     let va = rig.bound_at_will(theirs, SIZE);
     assert_eq!(rig.run(Engine::Copy, &[fill(7, va, SIZE)]), Ok(()));
     expect_gpu(&rig, "another driver's memory", va, SIZE, |_| 7 << 32 | 7);
+}
+
+fn values_of_fences_are_reached() {
+    let rig = Rig::new();
+    let fence = rig.fence(0);
+    let va = rig.reserve(4096);
+    let bound = rig.bind_and_wait(rig.vm, &[map_fence(fence, va)]);
+    assert_eq!(bound, Ok(()));
+    let job = rig.start(Engine::Compute, &[wait_value(va, 1)]);
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert_eq!(job.wait(), Ok(()));
 }
 
 fn what_leaves_vram_comes_back() {

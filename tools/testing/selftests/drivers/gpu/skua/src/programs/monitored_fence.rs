@@ -53,6 +53,10 @@ pub(crate) fn main() -> ExitCode {
         only_fences_are_imported,
         the_page_is_read_only_for_good,
         the_page_outlives_everything,
+        the_gpu_reads_a_value_that_is_mapped,
+        the_gpu_waits_for_a_value_that_is_mapped,
+        a_value_that_is_mapped_keeps_no_fence,
+        what_the_gpu_reads_counts_as_the_clients,
         the_gpu_signals_when_work_is_done,
         signals_of_a_fence_come_in_order,
         binds_signal_when_they_are_done,
@@ -725,6 +729,120 @@ fn the_page_outlives_everything() {
     drop(Unbound::first());
     assert_eq!(page.read(0), 5);
     expect_working();
+}
+
+/// Maps a fence's value for the GPU: its address.
+#[track_caller]
+fn mapped_for_gpu(rig: &Rig, fence: u32) -> u64 {
+    let va = rig.reserve(PAGE as u64);
+    let bound = rig.bind_and_wait(rig.vm, &[client::map_fence(fence, va)]);
+    assert_eq!(bound, Ok(()));
+    va
+}
+
+/// What the GPU finds in the page at `va`: each of its words.
+#[track_caller]
+fn seen_by_gpu(rig: &Rig, va: u64) -> Vec<u64> {
+    let seen = rig.buffer(Place::System, PAGE as u64);
+    seen.cpu.fill(|_| 0x5555);
+    assert_eq!(
+        rig.run(Engine::Copy, &[rig::copy(va, seen.va, PAGE as u64)]),
+        Ok(())
+    );
+    (0..PAGE).step_by(8).map(|at| seen.cpu.read(at)).collect()
+}
+
+fn the_gpu_reads_a_value_that_is_mapped() {
+    let rig = Rig::new();
+    let fence = rig.fence_create_for(0, KEPT, 7).expect("FENCE_CREATE");
+    let va = mapped_for_gpu(&rig, fence);
+    let is_seen = |value: u64| {
+        let words = seen_by_gpu(&rig, va);
+        assert_eq!(words[0], value);
+        assert!(words[1..].iter().all(|word| *word == 0), "{words:?}");
+    };
+    is_seen(7);
+    assert_eq!(rig.fence_signal(fence, 9), Ok(()));
+    is_seen(9);
+    // Where it is mapped twice, and in another address space, too.
+    let again = mapped_for_gpu(&rig, fence);
+    assert_eq!(seen_by_gpu(&rig, again)[0], 9);
+    let other = Rig::new();
+    let descriptor = rig.fence_export(fence).expect("FENCE_EXPORT");
+    let theirs = other.fence_import(&descriptor).expect("FENCE_IMPORT");
+    let there = mapped_for_gpu(&other, theirs);
+    assert_eq!(seen_by_gpu(&other, there)[0], 9);
+    // Nobody writes it by that.
+    for engine in Engine::ALL {
+        let writer = Rig::new();
+        let theirs = writer.fence_import(&descriptor).expect("FENCE_IMPORT");
+        let to = mapped_for_gpu(&writer, theirs);
+        assert_eq!(
+            writer.run(engine, &[write(to, 100)]),
+            Err(Errno::EFAULT),
+            "{engine:?}"
+        );
+    }
+    is_seen(9);
+}
+
+fn the_gpu_waits_for_a_value_that_is_mapped() {
+    let rig = Rig::new();
+    let fence = rig.fence(0);
+    let va = mapped_for_gpu(&rig, fence);
+    let by_cpu = rig.start(Engine::Copy, &[rig::wait_value(va, 3)]);
+    let by_gpu = rig.start(Engine::Compute, &[rig::wait_value(va, 5)]);
+    a_moment();
+    assert!(!by_cpu.has_ended() && !by_gpu.has_ended());
+    assert_eq!(rig.fence_signal(fence, 4), Ok(()));
+    assert_eq!(by_cpu.wait(), Ok(()));
+    a_moment();
+    assert!(!by_gpu.has_ended());
+    let syncs = [signal_value(fence, 5)];
+    assert_eq!(rig.submit(rig.copy, &[], &syncs), Ok(()));
+    assert_eq!(by_gpu.wait(), Ok(()));
+}
+
+fn a_value_that_is_mapped_keeps_no_fence() {
+    let rig = Rig::new();
+    let fence = rig.fence(2);
+    let va = mapped_for_gpu(&rig, fence);
+    let event = eventfd();
+    assert_eq!(rig.fence_eventfd(fence, 9, &event), Ok(()));
+    assert_eq!(rig.fence_destroy(fence), Ok(()));
+    assert_eq!(count(&event), 1, "nobody can signal it");
+    // Pages of the system come and go.
+    for round in 0..16 {
+        let other = rig.fence(100 + round);
+        assert_eq!(rig.fence_destroy(other), Ok(()));
+        drop(rig.buffer(Place::System, PAGE as u64));
+    }
+    assert_eq!(seen_by_gpu(&rig, va)[0], 2);
+    let gone = client::unmap(va, PAGE as u64);
+    assert_eq!(rig.bind_and_wait(rig.vm, &[gone]), Ok(()));
+    let job = rig.start(Engine::Copy, &[rig::wait_value(va, 2)]);
+    assert_eq!(job.wait(), Err(Errno::EFAULT));
+}
+
+fn what_the_gpu_reads_counts_as_the_clients() {
+    const MANY: u64 = 32;
+    let rig = Rig::new();
+    let fence = rig.fence(0);
+    let used = || {
+        let state = rig.device_state(0).expect("DEVICE_STATE");
+        state.system_used
+    };
+    let start = rig.reserve(2 * MANY * PAGE as u64);
+    let map = |page: u64| client::map_fence(fence, start + page * PAGE as u64);
+    // Its page tables are there from then on.
+    assert_eq!(rig.bind_and_wait(rig.vm, &[map(0)]), Ok(()));
+    let before = used();
+    let ops: Vec<_> = (1..MANY).map(map).collect();
+    assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
+    assert_eq!(used() - before, (MANY - 1) * PAGE as u64);
+    let ops = [client::unmap(start, MANY * PAGE as u64)];
+    assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
+    becomes("all is given back", || used() < before);
 }
 
 /// Work that waits for the CPU to write `value` to the first word of a buffer.
@@ -1455,6 +1573,7 @@ fn row_2_22_an_unbind_ends_waits_and_holds() {
         rig.fence_create_for(0, KEPT, 2).expect("FENCE_CREATE"),
     );
     let pages = [page(&rig, lost), page(&rig, kept)];
+    mapped_for_gpu(&rig, kept);
     let events = [eventfd(), eventfd(), eventfd()];
     assert_eq!(rig.fence_eventfd(kept, 9, &events[0]), Ok(()));
     for (flags, event) in [0, ANY].iter().zip(&events[1..]) {
