@@ -211,8 +211,7 @@ pub(crate) struct Inner {
 /// What is gone once it is destroyed.
 #[derive(Debug)]
 struct Live {
-    /// The attendant has it, once this is gone, until the last use has ended; calls that are under
-    /// way and updates of addresses that are queued have it, too.
+    /// Calls that are under way and updates of addresses that are queued have it, too.
     memory: Arc<Memory>,
     /// All of it; made by the first lock, and kept.
     mapping: Option<Arc<Mapping>>,
@@ -440,20 +439,23 @@ impl Allocation {
         }
         let memory = self.inner.take().ok_or(Status::INVALID_HANDLE)?;
         self.device.disown(self.inner.id);
-        let scheduler = self.device.scheduler();
-        let synchronous = flags.contains(DestroyFlags::SYNCHRONOUS);
-        if !flags.contains(DestroyFlags::ASSUME_NOT_IN_USE) {
-            if !synchronous {
-                scheduler.destroy_memory(memory);
-                return Ok(());
+        let at_once = flags.contains(DestroyFlags::ASSUME_NOT_IN_USE);
+        if flags.contains(DestroyFlags::SYNCHRONOUS) {
+            if !at_once {
+                // The kernel would have it ask each second anew.
+                self.device.scheduler().settle();
             }
-            scheduler.settle();
+            return match memory.destroy_synchronously(at_once) {
+                // With the device its memory is gone.
+                Err(Status::DEVICE_REMOVED) => Ok(()),
+                result => result,
+            };
         }
-        match memory.destroy(synchronous) {
-            // With the device its memory is gone.
-            Err(Status::DEVICE_REMOVED) => Ok(()),
-            result => result,
+        match at_once {
+            true => memory.destroy(None),
+            false => self.device.scheduler().destroy_memory(memory),
         }
+        Ok(())
     }
 }
 

@@ -28,7 +28,7 @@ use std::{
     os::fd::{BorrowedFd, OwnedFd},
     sync::{
         atomic::{AtomicBool, Ordering},
-        Arc,
+        Arc, Mutex,
     },
 };
 
@@ -39,6 +39,8 @@ use rustix::io::Errno;
 use crate::{
     adapter::crowded,
     device::Device,
+    lock,
+    memory::ValueView,
     page_tables::PageTables,
     scheduler::{Point, Scheduler},
     status::{Result, Status},
@@ -74,6 +76,8 @@ pub(crate) struct Fence {
     closed: AtomicBool,
     /// Whether others may have it: it was shared, or opened from what was.
     shared: AtomicBool,
+    /// Where the GPU reads its value, from when somebody asks until it is destroyed.
+    view: Mutex<Option<ValueView>>,
 }
 
 impl Fence {
@@ -84,7 +88,31 @@ impl Fence {
             paging: matches!(by, Signallers::PagingQueue),
             closed: AtomicBool::new(false),
             shared: AtomicBool::new(matches!(by, Signallers::Others)),
+            view: Mutex::new(None),
         }
+    }
+
+    /// Where the GPU reads its value, if somebody has asked for that.
+    pub(crate) fn value_va(&self) -> Option<u64> {
+        lock(&self.view).as_ref().map(ValueView::va)
+    }
+
+    /// Has the GPU read its value by a view from now on, unless it has one: the address, and what
+    /// is not needed.
+    pub(crate) fn show(&self, view: ValueView) -> (u64, Option<ValueView>) {
+        match &mut *lock(&self.view) {
+            Some(shown) => (shown.va(), Some(view)),
+            none => {
+                let va = view.va();
+                *none = Some(view);
+                (va, None)
+            }
+        }
+    }
+
+    /// The view, which the caller is to [retire](ValueView::retire).
+    pub(crate) fn take_view(&self) -> Option<ValueView> {
+        lock(&self.view).take()
     }
 
     /// The value, without a system call.
@@ -337,9 +365,9 @@ impl MonitoredFence {
         self.fence.raw.as_ptr()
     }
 
-    /// Address in the GPU's address space of a word that follows the value
-    /// (`FenceValueGPUVirtualAddress`), for WAIT commands: from the first call on a thread writes
-    /// it. Such a wait keeps its engine busy, and the watchdog ends one that takes too long;
+    /// Address of the value in the GPU's address space, mapped to read only
+    /// (`FenceValueGPUVirtualAddress`), for WAIT commands and others, until it is destroyed. Such a
+    /// wait keeps its engine busy, and the watchdog ends one that takes too long;
     /// [`crate::Context::wait_from_gpu`] does neither.
     ///
     /// # Errors
@@ -347,7 +375,7 @@ impl MonitoredFence {
     /// NO_MEMORY; INSUFFICIENT_RESOURCES if too many binds wait; DEVICE_REMOVED; INVALID_HANDLE if
     /// it is destroyed.
     pub fn gpu_va(&self) -> Result<u64> {
-        self.device.scheduler().mirror(&self.fence)
+        self.device.scheduler().value_va(&self.fence)
     }
 
     /// Signals a value from the CPU (`D3DKMTSignalSynchronizationObjectFromCpu`); it does not wait.

@@ -11,18 +11,19 @@ use std::sync::{
     Arc, OnceLock,
 };
 
-use libskua::{Access, Bo, BoFlags, DestroyFlags, Error, Mapping, SegmentSets};
+use libskua::{Access, Bo, BoFlags, DestroyFlags, Error, Mapping, MonitoredFence, SegmentSets};
 use rustix::io::Errno;
 
 use crate::{
     address_space::PAGE,
-    page_tables::PageTables,
+    page_tables::{PageTables, Retired},
+    scheduler::Point,
     status::{Result, Status},
 };
 
 /// A buffer object that is bound at one address for its whole life.
 ///
-/// Who drops the last reference to it says that nothing uses it: see [`Memory::destroy`].
+/// Who drops the last reference to it destroys it: see [`Memory::destroy`].
 #[derive(Debug)]
 pub(crate) struct Memory {
     /// The page tables in which it is bound at `va`.
@@ -31,8 +32,20 @@ pub(crate) struct Memory {
     bo: Bo,
     /// Its GPU virtual address, for its whole life.
     va: u64,
-    /// Who gets it in place of its being dropped, and waits for that.
-    heir: OnceLock<Sender<Self>>,
+    /// How it is destroyed; not before, if there is none.
+    end: OnceLock<End>,
+}
+
+/// How memory is destroyed.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// At once: what uses it all the same faults.
+    AtOnce,
+    /// When work is done that was queued before. Its addresses are free when these values are
+    /// reached, or later.
+    Behind(Vec<Point>),
+    /// As one of these, by who gets it in place of its being dropped, and waits for it to be free.
+    Synchronous(Sender<Memory>),
 }
 
 impl Memory {
@@ -48,7 +61,7 @@ impl Memory {
     ) -> Result<Self> {
         let bo = Bo::create_in_with_priority(tables.vm(), size, sets, flags, priority);
         let bo = bo.map_err(refused)?;
-        let va = tables.adapter().space().take(size)?;
+        let va = tables.take(size)?;
         if let Err(status) = tables.bind(|b| b.map(&bo, 0, va, size, access)) {
             tables.adapter().space().give_back(va, size);
             return Err(status);
@@ -57,16 +70,8 @@ impl Memory {
             tables: tables.clone(),
             bo,
             va,
-            heir: OnceLock::new(),
+            end: OnceLock::new(),
         })
-    }
-
-    /// A page of zeroes that the GPU can read, and the CPU's way to it.
-    pub(crate) fn word(tables: &Arc<PageTables>) -> Result<(Self, Mapping)> {
-        let system = tables.adapter().system().placements();
-        let memory = Self::create(tables, PAGE, system, BoFlags::CPU_ACCESS, 0, Access::Read)?;
-        let cpu = memory.map()?;
-        Ok((memory, cpu))
     }
 
     pub(crate) const fn va(&self) -> u64 {
@@ -97,31 +102,36 @@ impl Memory {
         Ok(self.bo.map()?)
     }
 
-    /// Destroys it when nobody else has it any more: what uses it all the same faults. If it is to
-    /// be `synchronous`, which one caller may say, its memory is free on return; called with no
-    /// lock held that others need to let go of it.
-    pub(crate) fn destroy(self: Arc<Self>, synchronous: bool) -> Result<()> {
-        if !synchronous {
-            return Arc::into_inner(self).map_or(Ok(()), |mut memory| memory.end(false));
-        }
+    /// Destroys it when nobody else has it any more, behind the work of `uses`, which is all that is
+    /// queued, or at once; does not wait.
+    pub(crate) fn destroy(self: Arc<Self>, uses: Option<Vec<Point>>) {
+        // It is destroyed once.
+        let _ = self.end.set(uses.map_or(End::AtOnce, End::Behind));
+    }
+
+    /// Destroys it as [`Memory::destroy`], behind the work that is queued unless `at_once`: it is
+    /// free on return. One caller may say that, with no lock held that others need to let go of it.
+    pub(crate) fn destroy_synchronously(self: Arc<Self>, at_once: bool) -> Result<()> {
         let (heir, inheritance) = mpsc::channel();
-        let _ = self.heir.set(heir);
+        let _ = self.end.set(End::Synchronous(heir));
         drop(self);
         match inheritance.recv() {
-            Ok(mut memory) => memory.end(true),
+            Ok(mut memory) => memory.end(at_once, true, Vec::new()),
             // It is the parent's.
             Err(_) => Ok(()),
         }
     }
 
-    fn end(&mut self, synchronous: bool) -> Result<()> {
+    fn end(&mut self, at_once: bool, synchronous: bool, uses: Vec<Point>) -> Result<()> {
         let mut flags = DestroyFlags::empty();
         // What a device that has failed still runs the kernel alone knows.
-        flags.set(DestroyFlags::ASSUME_NOT_IN_USE, !self.tables.is_lost());
+        let at_once = at_once && !self.tables.is_lost();
+        flags.set(DestroyFlags::ASSUME_NOT_IN_USE, at_once);
         flags.set(DestroyFlags::SYNCHRONOUS, synchronous);
+        let (va, size) = (self.va, self.bo.size());
         self.bo.destroy(flags)?;
-        // What is bound there from now on is bound behind what the kernel has still to unbind.
-        self.tables.adapter().give_all_back(self.va, self.bo.size());
+        // What is bound there from then on is bound behind what the kernel has still to unbind.
+        self.tables.retire(uses, Retired::Memory { va, size });
         Ok(())
     }
 }
@@ -131,18 +141,51 @@ impl Drop for Memory {
         if self.tables.adapter().is_inherited() {
             return;
         }
-        match self.heir.take() {
+        // If it cannot be destroyed it may still be bound: its addresses must not become another's.
+        match self.end.take() {
             // It is there: it waits.
-            Some(heir) => drop(heir.send(Self {
+            Some(End::Synchronous(heir)) => drop(heir.send(Self {
                 tables: self.tables.clone(),
                 bo: self.bo.take(),
                 va: self.va,
-                heir: OnceLock::new(),
+                end: OnceLock::new(),
             })),
-            // It may be destroyed. If it cannot be, it may still be bound: its addresses must not
-            // become another's.
-            None => _ = self.end(false),
+            Some(End::Behind(uses)) => _ = self.end(false, false, uses),
+            Some(End::AtOnce) | None => _ = self.end(true, false, Vec::new()),
         }
+    }
+}
+
+/// The page with the value of a fence, where the GPU reads it.
+#[derive(Debug)]
+pub(crate) struct ValueView {
+    /// The page tables in which it is bound at `va`.
+    tables: Arc<PageTables>,
+    /// Its GPU virtual address.
+    va: u64,
+}
+
+impl ValueView {
+    /// The value of a fence, bound. As a bind.
+    pub(crate) fn create(tables: &Arc<PageTables>, fence: &MonitoredFence) -> Result<Self> {
+        let va = tables.take(PAGE)?;
+        if let Err(status) = tables.bind(|bind| bind.map_fence(fence, va)) {
+            tables.adapter().space().give_back(va, PAGE);
+            return Err(status);
+        }
+        Ok(Self {
+            tables: tables.clone(),
+            va,
+        })
+    }
+
+    pub(crate) const fn va(&self) -> u64 {
+        self.va
+    }
+
+    /// Nobody needs it when these values are reached; until then the GPU may read there.
+    pub(crate) fn retire(self, uses: Vec<Point>) {
+        self.tables.retire(uses, Retired::Value { va: self.va });
     }
 }
 

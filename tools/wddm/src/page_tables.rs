@@ -12,6 +12,7 @@
 //! Lock order: the adapter's space, then [`PageTables::mapped`], then the binds.
 
 use std::{
+    collections::VecDeque,
     os::fd::BorrowedFd,
     sync::{
         atomic::{AtomicU64, Ordering},
@@ -29,8 +30,10 @@ use skua_policy::{
 
 use crate::{
     adapter::{crowded, Adapter},
+    address_space::PAGE,
     fence, lock,
     memory::Memory,
+    scheduler::Point,
     status::Result,
 };
 
@@ -51,6 +54,25 @@ pub(crate) struct PageTables {
     bound: Syncobj,
     /// What clients have mapped, for updates that copy.
     mapped: Mutex<Mappings>,
+    /// Addresses that work may still use, in the order in which they went.
+    retired: Mutex<VecDeque<(Vec<Point>, Retired)>>,
+}
+
+/// Addresses of what is destroyed.
+#[derive(Debug)]
+pub(crate) enum Retired {
+    /// Of memory, which the kernel unbinds.
+    Memory {
+        /// The first.
+        va: u64,
+        /// Bytes of the memory.
+        size: u64,
+    },
+    /// Of the value of a fence, a page, which is still bound.
+    Value {
+        /// The first.
+        va: u64,
+    },
 }
 
 impl std::fmt::Debug for PageTables {
@@ -80,7 +102,51 @@ impl PageTables {
             binds: Binds::default(),
             bound: Syncobj::create(skua)?,
             mapped: Mutex::new(Mappings(IntervalMap::new())),
+            retired: Mutex::default(),
         }))
+    }
+
+    /// Free addresses; first of all those that work has used until now. As
+    /// [`AddressSpace::take`](crate::address_space::AddressSpace::take).
+    pub(crate) fn take(&self, size: u64) -> Result<u64> {
+        self.sweep();
+        self.adapter.space().take(size)
+    }
+
+    /// Gives addresses back when the `uses` have ended, which are all that is queued: at the
+    /// latest when others are needed then.
+    pub(crate) fn retire(&self, uses: Vec<Point>, retired: Retired) {
+        lock(&self.retired).push_back((uses, retired));
+        self.sweep();
+    }
+
+    /// Gives back what is not used any more.
+    pub(crate) fn sweep(&self) {
+        loop {
+            let next = {
+                let mut retired = lock(&self.retired);
+                // Who went later is used as long at least.
+                let is_over = retired.front_mut().is_some_and(|(uses, _)| {
+                    uses.retain(|(fence, value)| !fence.is_done(*value));
+                    uses.is_empty() || self.is_lost()
+                });
+                if is_over {
+                    retired.pop_front()
+                } else {
+                    None
+                }
+            };
+            match next {
+                Some((_, Retired::Memory { va, size })) => self.adapter.give_all_back(va, size),
+                Some((_, Retired::Value { va })) => {
+                    // What stays bound there must not become another's.
+                    if self.bind_for(false, |bind| bind.unmap(va, PAGE)).is_ok() || self.is_lost() {
+                        self.adapter.space().give_back(va, PAGE);
+                    }
+                }
+                None => return,
+            }
+        }
     }
 
     pub(crate) const fn adapter(&self) -> &Adapter {

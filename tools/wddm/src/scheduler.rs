@@ -19,10 +19,9 @@
 //! something of it may be held, which would wait on. Its progress is signalled as a whole then.
 //!
 //! Locks: `state` guards everything here, and is held over submissions, so that each is accepted
-//! whole or not at all. Under it only `mirrors` and the usage of allocations are locked, and what a
-//! bind needs. A submission may wait for room with it held: so whatever lets the GPU go on, signals
-//! of the CPU and what is written to where the GPU sees values, does without it. With any other
-//! lock held nothing waits for the GPU.
+//! whole or not at all. Under it only the views of fences and the usage of allocations are locked,
+//! and what a bind needs. A submission may wait for room with it held: so signals of the CPU, which
+//! let the GPU go on, do without it. With any other lock held nothing waits for the GPU.
 
 mod attendant;
 
@@ -38,13 +37,14 @@ use std::{
 use libskua::{ContextStatus, DeviceStatus, ErrorKind};
 use rustix::event::EventfdFlags;
 
-use self::attendant::{Errands, Mirror};
+use self::attendant::Errands;
 use crate::{
     adapter::{crowded, Adapter},
     device::DeviceState,
     fence::{Fence, MonitoredFence, Signallers},
     gpu_va::Update,
     lock,
+    memory::{Memory, ValueView},
     page_tables::PageTables,
     status::{Result, Status},
     trim::TrimCallbacks,
@@ -140,8 +140,6 @@ pub(crate) struct Scheduler {
     me: Weak<Self>,
     /// Contexts, fences and errands; the head of this file says what is locked under it.
     state: Mutex<State>,
-    /// Where the GPU sees values of fences.
-    mirrors: Mutex<Vec<Mirror>>,
     /// Not active, for a look without the lock, which is held where a submission waits for room.
     ended: AtomicBool,
     /// There may be room for an update of a context, or the context is gone.
@@ -170,7 +168,6 @@ impl Scheduler {
                 fences: HashMap::new(),
                 errands: Errands::default(),
             }),
-            mirrors: Mutex::default(),
             ended: AtomicBool::new(false),
             changed: Condvar::new(),
             next: AtomicU64::new(1),
@@ -245,14 +242,36 @@ impl Scheduler {
     pub(crate) fn destroy_fence(&self, fence: &Arc<Fence>) {
         let mut state = lock(&self.state);
         if state.fences.remove(&fence.id).is_some() {
-            // First: its end is no value for the GPU to see.
-            self.forget_fence(&mut state, fence);
             fence.end(&self.tables);
+            if let Some(view) = fence.take_view() {
+                view.retire(Self::uses_of(&state));
+            }
             if fence.is_shared() {
                 self.tables.wake_sleepers();
             }
             self.kick();
         }
+    }
+
+    /// Where the GPU reads a fence's value, from now on until it is destroyed.
+    pub(crate) fn value_va(&self, fence: &Fence) -> Result<u64> {
+        self.check_alive()?;
+        if let Some(va) = fence.value_va() {
+            return Ok(va);
+        }
+        // Binds, which nobody else shall wait for.
+        let view = ValueView::create(&self.tables, &fence.raw)?;
+        let (shown, spare) = match self.alive() {
+            Ok(_state) if !fence.is_closed() => {
+                let (va, spare) = fence.show(view);
+                (Ok(va), spare)
+            }
+            alive => (alive.and(Err(Status::INVALID_HANDLE)), Some(view)),
+        };
+        if let Some(view) = spare {
+            view.retire(Vec::new());
+        }
+        shown
     }
 
     pub(crate) fn signal_from_cpu(&self, fence: &Arc<Fence>, value: u64) -> Result<()> {
@@ -395,6 +414,12 @@ impl Scheduler {
         let all = queued.chain(gone);
         all.filter(|(fence, value)| !fence.is_done(*value))
             .collect()
+    }
+
+    /// Destroys memory behind everything that is queued now.
+    pub(crate) fn destroy_memory(&self, memory: Arc<Memory>) {
+        let uses = Self::uses_of(&lock(&self.state));
+        memory.destroy(Some(uses));
     }
 
     // Updates of addresses

@@ -5,8 +5,6 @@
 //! | errand | when |
 //! |---|---|
 //! | an update of addresses | its value is reached, and those of its context before it are done |
-//! | memory that was destroyed is given back | what was queued before is done, held work included |
-//! | where the GPU sees a value it is written | it has changed |
 //! | callbacks are told to trim | the kernel says so |
 //!
 //! A device has none before its first errand. It sleeps on an eventfd that the kernel adds to when
@@ -15,12 +13,12 @@
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, MutexGuard, TryLockError},
+    sync::Arc,
     thread::JoinHandle,
     time::Duration,
 };
 
-use libskua::{Deadline, Mapping};
+use libskua::Deadline;
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
     io::Errno,
@@ -30,54 +28,19 @@ use super::{Point, Scheduler, State};
 use crate::{
     fence::Fence,
     lock,
-    memory::Memory,
     status::{Result, Status},
 };
 
 /// How long what the kernel has no memory for is left alone.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// How long it waits for the scheduler's lock where it writes what the GPU may wait for.
-const BUSY: Duration = Duration::from_millis(1);
-
-/// Memory that was destroyed and may still be used.
-#[derive(Debug)]
-struct Dying {
-    /// Values that fences have when its last uses have ended.
-    uses: Vec<Point>,
-    /// What is given back when they are done.
-    memory: Arc<Memory>,
-}
-
-/// Where the GPU sees a fence's value.
-#[derive(Debug)]
-pub(super) struct Mirror {
-    /// The fence whose value is shown.
-    fence: Arc<Fence>,
-    /// A word at an address of the device.
-    memory: Arc<Memory>,
-    /// Where the attendant writes it.
-    cpu: Mapping,
-    /// The value that the kernel was asked to tell of last.
-    watched: u64,
-}
-
-impl Mirror {
-    fn write(&self, value: u64) {
-        // Its first word is there.
-        let _ = self.cpu.write(0, value);
-    }
-}
-
 /// What the attendant has to do.
 #[derive(Debug, Default)]
 pub(super) struct Errands {
     /// The attendant, from the first errand on.
     thread: Option<JoinHandle<()>>,
-    /// Whether the thread is to end, after one look more.
+    /// Whether the thread is to end.
     stopping: bool,
-    /// Memory that goes when its users are done.
-    dying: Vec<Dying>,
     /// Values that the kernel will tell of, by the fence's number.
     watched: BTreeMap<(u64, u64), Arc<Fence>>,
     /// There was no memory for something: it is tried again after a while.
@@ -133,73 +96,6 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Gives memory back when everything that is queued now is done.
-    pub(crate) fn destroy_memory(&self, memory: Arc<Memory>) {
-        let mut state = lock(&self.state);
-        if state.errands.stopping {
-            // Nobody sees to it any more, and nothing is queued.
-            drop(state);
-            drop(memory);
-            return;
-        }
-        self.destroy_memory_locked(&mut state, memory);
-    }
-
-    pub(super) fn destroy_memory_locked(&self, state: &mut State, memory: Arc<Memory>) {
-        let uses = Self::uses_of(state);
-        // Without a thread for it the next errand's sees to it.
-        state.errands.dying.push(Dying { uses, memory });
-        let _ = self.attend(state);
-    }
-
-    /// Where the GPU sees a fence's value, from now on.
-    pub(crate) fn mirror(&self, fence: &Arc<Fence>) -> Result<u64> {
-        let of = |mirrors: &[Mirror]| {
-            let mirror = mirrors.iter().find(|mirror| mirror.fence.id == fence.id);
-            mirror.map(|mirror| mirror.memory.va())
-        };
-        self.check_alive()?;
-        if let Some(va) = of(&lock(&self.mirrors)) {
-            return Ok(va);
-        }
-        // Binds memory, which nobody else shall wait for.
-        let (memory, cpu) = Memory::word(&self.tables)?;
-        let mut state = self.alive()?;
-        if fence.is_closed() {
-            return Err(Status::INVALID_HANDLE);
-        }
-        let mut mirrors = lock(&self.mirrors);
-        if let Some(va) = of(&mirrors) {
-            return Ok(va);
-        }
-        self.attend(&mut state)?;
-        let mirror = Mirror {
-            fence: fence.clone(),
-            memory: Arc::new(memory),
-            cpu,
-            watched: 0,
-        };
-        mirror.write(fence.value());
-        let va = mirror.memory.va();
-        mirrors.push(mirror);
-        drop(mirrors);
-        drop(state);
-        self.kick();
-        Ok(va)
-    }
-
-    /// A fence is about to be destroyed: where the GPU sees its value, that stays as it is, as long
-    /// as there is work that may look.
-    pub(super) fn forget_fence(&self, state: &mut State, fence: &Arc<Fence>) {
-        let mut mirrors = lock(&self.mirrors);
-        let gone = mirrors.iter().position(|m| m.fence.id == fence.id);
-        let gone = gone.map(|index| mirrors.swap_remove(index));
-        drop(mirrors);
-        if let Some(Mirror { memory, .. }) = gone {
-            self.destroy_memory_locked(state, memory);
-        }
-    }
-
     /// What the attendant does until the device is destroyed.
     fn keep(&self) {
         let mut pause: Option<Duration> = None;
@@ -219,79 +115,24 @@ impl Scheduler {
             // Nothing to read is no error here.
             let _ = rustix::io::read(&self.kick, &mut [0; 8]);
             self.adapter().read_events();
-            let again = self.reflect();
-            let Some(mut state) = self.state_to_poll() else {
-                pause = Some(BUSY);
-                continue;
-            };
-            let done = self.poll(&mut state);
-            pause = (again || state.errands.again).then_some(RETRY);
-            let stopping = state.errands.stopping;
-            drop(state);
-            // With no lock held.
-            drop(done);
-            if stopping {
+            let mut state = lock(&self.state);
+            if state.errands.stopping {
                 return;
             }
+            self.poll(&mut state);
+            pause = state.errands.again.then_some(RETRY);
         }
     }
 
-    /// Writes the values that the GPU sees; whether it is to be tried again after a while.
-    fn reflect(&self) -> bool {
-        let mut again = false;
-        for mirror in lock(&self.mirrors).iter_mut() {
-            let value = mirror.fence.value();
-            mirror.write(value);
-            let next = value.saturating_add(1);
-            if next <= mirror.watched || next == u64::MAX || self.tables.is_lost() {
-                continue;
-            }
-            match mirror.fence.raw.notify(next, self.kick.as_fd()) {
-                Ok(()) => mirror.watched = next,
-                Err(_) => again = true,
-            }
-        }
-        again
-    }
-
-    /// The state, or `None` if it is to be tried again. While a submission waits for room with it
-    /// locked, what makes that room may be a value that is written where the GPU sees it.
-    fn state_to_poll(&self) -> Option<MutexGuard<'_, State>> {
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    /// Looks at everything else once: returns what can be given back.
-    fn poll(&self, state: &mut State) -> Vec<Arc<Memory>> {
+    /// Looks at all updates once.
+    fn poll(&self, state: &mut State) {
         state.errands.again = false;
-        let kick = self.kick.as_fd();
-        let is_over = state.errands.stopping || self.tables.is_lost();
         // First: what is reached is no reason not to watch a later value.
         state.forget_watched();
         let contexts: Vec<u64> = state.queues.keys().copied().collect();
         for context in contexts {
             self.update(state, context);
         }
-        let errands = &mut state.errands;
-        let mut done = Vec::new();
-        for dying in std::mem::take(&mut errands.dying) {
-            let missing = dying.uses.iter().find(|(f, value)| !f.is_done(*value));
-            match missing.filter(|_| !is_over) {
-                Some((fence, value)) => {
-                    errands.watch(kick, fence, *value);
-                    errands.dying.push(dying);
-                }
-                None => done.push(dying.memory),
-            }
-        }
-        if is_over {
-            // What the kernel refuses now it refuses for good.
-            errands.again = false;
-        }
-        done
     }
 
     /// Has the attendant end; nothing of the device runs any more.
@@ -307,11 +148,17 @@ impl Scheduler {
         if let Some(thread) = thread {
             let _ = thread.join();
         }
-        let mut state = lock(&self.state);
-        let done = self.poll(&mut state);
+        let state = lock(&self.state);
+        let views: Vec<_> = state
+            .fences
+            .values()
+            .filter_map(|fence| fence.take_view())
+            .collect();
         drop(state);
-        let mirrors = std::mem::take(&mut *lock(&self.mirrors));
-        drop((done, mirrors));
+        for view in views {
+            view.retire(Vec::new());
+        }
+        self.tables.sweep();
     }
 
     pub(super) fn kick(&self) {

@@ -7,7 +7,8 @@
 //! uses the other. Whoever moves it sees there at once who uses it.
 //!
 //! An imported object is another driver's memory: the GPU reaches it through the pages that the
-//! exporter mapped for us; the CPU maps it through its dma-buf.
+//! exporter mapped for us; the CPU maps it through its dma-buf. An object for a fence's value is
+//! that page, for the GPU to read: nobody has a handle of it.
 //!
 //! This file has what an object is made from, where it may be, and what others have to wait for.
 //! In files of their own are:

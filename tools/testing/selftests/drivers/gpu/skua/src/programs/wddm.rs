@@ -97,7 +97,7 @@ pub(crate) fn main() -> ExitCode {
         a_fault_of_a_destroyed_context_is_its_devices,
         who_waits_for_cancelled_work_is_woken,
         a_destroyed_fence_lets_go_of_who_waits,
-        work_finds_the_value_of_a_destroyed_fence,
+        work_finds_the_end_of_a_destroyed_fence,
         a_fence_that_others_have_goes_on,
         the_end_of_a_shared_fence_wakes_its_devices_sleepers,
         row_2_22_a_fence_can_keep_its_value,
@@ -2540,20 +2540,28 @@ fn a_destroyed_fence_lets_go_of_who_waits() {
 
 /// Where the GPU sees a fence's value stays as long as there is work that may look, with the value
 /// that the fence had: nothing is written there for its end.
-fn work_finds_the_value_of_a_destroyed_fence() {
+fn work_finds_the_end_of_a_destroyed_fence() {
     for _ in 0..suite::rounds(20) {
         let rig = Rig::new();
         let (fence, out) = (rig.fence(), rig.system(PAGE));
         assert_eq!(fence.signal(7), Ok(()));
         let seen = fence.gpu_va().expect("an address");
+        rig.start(&rig.compute, &[wait_value(seen, 8)]);
         rig.start(
             &rig.copy,
             &[rig.wait_for_gate(), copy(seen, out.gpu_va(), 8)],
         );
         fence.destroy();
+        // Who waits goes on.
+        rig.finish(&rig.compute);
+        // What comes does not get its address.
+        let others = [(); 4].map(|()| rig.system(PAGE));
+        for other in &others {
+            assert_ne!(other.gpu_va(), seen);
+        }
         rig.open_gate();
         rig.finish(&rig.copy);
-        assert_eq!(read(&out, 0), 7);
+        assert_eq!(read(&out, 0), MonitoredFence::LOST - 1);
     }
 }
 
