@@ -18,6 +18,10 @@ use kernel::{
             smp_mb,
             Read, //
         }, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
     }, //
 };
 
@@ -65,6 +69,23 @@ pub(crate) fn enter<D: drm::Driver>(dev: &drm::Device<D>) -> Option<drm::Registr
     let registered = unsafe { (&raw const (*as_raw(dev)).registered).read_volatile() };
     smp_mb(Read);
     registered.then_some(guard)
+}
+
+/// Waits until a device is registered whose node can be opened: `drm_dev_register()` shows nodes
+/// before it says so, and until then nobody can [`enter`].
+///
+/// Sleeps, a second at most. `ENODEV` if it is not registered then, or is being unplugged.
+pub(crate) fn wait_until_registered<D: drm::Driver>(dev: &drm::Device<D>) -> Result {
+    for _ in 0..1000 {
+        if enter(dev).is_some() {
+            return Ok(());
+        }
+        if is_unplugged(dev) {
+            break;
+        }
+        fsleep(Delta::from_millis(1));
+    }
+    Err(ENODEV)
 }
 
 /// Whether the device is being unplugged, or was. A hint: see [`enter`] for a guarantee.

@@ -9,6 +9,7 @@
 //! What ioctls do with a file stands beside it, by what they are about ([`crate::ioctl`]).
 
 use crate::{
+    ext::device,
     fences::pledge::MAX_PLEDGES,
     gpu::{
         SkuaDevice,
@@ -169,6 +170,8 @@ impl drm::file::DriverFile for File {
     type Driver = SkuaDriver;
 
     fn open(dev: &SkuaDevice) -> Result<Pin<KBox<Self>>> {
+        // What its ioctls begin, workers go on with.
+        device::wait_until_registered(dev)?;
         let opener = dev.users.open()?;
         KBox::try_pin_init(
             try_pin_init!(Self {

@@ -9,6 +9,7 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -518,10 +519,14 @@ fn under_load(during: impl FnOnce(&AtomicU64)) {
         let clients: Vec<_> = (0..4)
             .map(|_| scope.spawn(|| load(&stop, &rounds)))
             .collect();
-        during(&rounds);
+        let result = catch_unwind(AssertUnwindSafe(|| during(&rounds)));
+        // Also if it has failed: they would go on.
         stop.store(true, Ordering::Relaxed);
         for client in clients {
             client.join().expect("a client");
+        }
+        if let Err(panic) = result {
+            resume_unwind(panic);
         }
     });
     println!("{} rounds", rounds.load(Ordering::Relaxed));
