@@ -140,12 +140,17 @@ impl<T: AsRef<ValuePage> + Send + Sync + 'static> ValueMap<T> {
     /// Maps the page of `owner` for `dev`, until the result is dropped or `dev`, the device of
     /// `set`, is unbound.
     ///
-    /// Sleeps. `ENOMEM`; `EIO` if the device cannot see the page itself, but copies of it.
+    /// Sleeps. `EOPNOTSUPP` if the device does not reach all memory: it would see a copy of what it
+    /// does not; `ENOMEM`.
     pub(crate) fn new(
         set: &DevresSet,
         dev: &Device<Bound>,
         owner: &Arc<T>,
     ) -> Result<DevresItem<Self>> {
+        // SAFETY: The device is bound.
+        if unsafe { bindings::dma_addressing_limited(raw(dev)) } {
+            return Err(EOPNOTSUPP);
+        }
         let page = (**owner).as_ref().0.as_ptr();
         // SAFETY: The device is bound; the page is the owner's.
         let address = unsafe {
@@ -160,7 +165,7 @@ impl<T: AsRef<ValuePage> + Send + Sync + 'static> ValueMap<T> {
         };
         // SAFETY: The device is bound, and the address what mapping for it returned.
         if unsafe { shim::skua_dma_mapping_error(raw(dev), address) } {
-            return Err(EIO);
+            return Err(ENOMEM);
         }
         let dev_ref: &Device = dev;
         // INVARIANT: As just mapped.

@@ -1175,8 +1175,9 @@ enum drm_skua_bind_op_type {
 	 *
 	 * The GPU can read it, and sees each change, as the CPU does that has mapped a descriptor
 	 * (WDDM: FenceValueGPUVirtualAddress). It is there as long as the mapping is, which keeps
-	 * nobody able to signal the fence, and counts as a page of the client's system memory. What
-	 * was mapped in the range before is unmapped.
+	 * nobody able to signal the fence. Each such operation counts as a page of the client's
+	 * system memory, from the ioctl until what it has mapped is unmapped and forgotten. What was
+	 * mapped in the range before is unmapped.
 	 *
 	 * A WAIT for it keeps its engine busy; a sync of a submission that waits does not.
 	 */
@@ -1251,8 +1252,9 @@ struct drm_skua_bind_op {
  * Errors: -ENOENT for @vm or a handle, also if it is destroyed meanwhile; -EBUSY for a buffer
  * object to map that is offered (DRM_IOCTL_SKUA_BO_OFFER); -EINVAL for anything else out of its
  * range, and for a buffer object that is another address space's; -ENOMEM also if page tables
- * would take the client, or its user, above its part of system memory (see &struct
- * drm_skua_bo_create); -ENOSPC if 4096 binds of the address space wait or are held; -ECANCELED if
+ * or pages of fences would take the client, or its user, above its part of system memory (see
+ * &struct drm_skua_bo_create); -EOPNOTSUPP to map a fence where the GPU does not reach all memory;
+ * -ENOSPC if 4096 binds of the address space wait or are held; -ECANCELED if
  * the device was destroyed meanwhile.
  */
 struct drm_skua_vm_bind {

@@ -62,7 +62,10 @@ use crate::{
             SegmentSets, //
         }, //
     },
-    quota::Quota,
+    quota::{
+        Quota,
+        Share, //
+    },
     spec::address::PAGE_SIZE, //
 };
 use kernel::{
@@ -190,6 +193,20 @@ fn create_in_vram(
     Ok(bo)
 }
 
+/// So many bytes of a quota, perhaps of what is about to be freed, or in copies. `ENOMEM`; `EINTR`
+/// if a signal arrives.
+fn share_of(dev: &SkuaDevice, quota: &Arc<Quota>, bytes: u64) -> Result<Share> {
+    let take = || quota.take(dev, bytes).ok_or(ENOMEM);
+    let mut patience = eviction::patience();
+    let mut again = |_| {
+        dev.destroyer.settle(dev, &mut patience)?;
+        take()
+    };
+    let copies = |_| clean_copy::take(dev, quota, bytes).ok_or(ENOMEM);
+    // A move may have had what was copied.
+    take().or_else(&mut again).or_else(copies).or_else(again)
+}
+
 /// A new object that has system pages and is nowhere yet.
 struct Paged {
     /// Dropped with the others if it gets no place.
@@ -208,16 +225,7 @@ impl Paged {
         size: u64,
         args: BoArgs,
     ) -> Result<Self> {
-        let take = || quota.take(dev, size).ok_or(ENOMEM);
-        let mut patience = eviction::patience();
-        let mut again = |_| {
-            dev.destroyer.settle(dev, &mut patience)?;
-            take()
-        };
-        // Perhaps there is room in what is about to be freed, or in copies; a move may have had
-        // these.
-        let copies = |_| clean_copy::take(dev, quota, size).ok_or(ENOMEM);
-        let share = take().or_else(&mut again).or_else(copies).or_else(again)?;
+        let share = share_of(dev, quota, size)?;
         let bo = gem::create::<BoData>(dev, usize::try_from(size)?, args)?;
         let share = Arc::new(share, GFP_KERNEL_ACCOUNT)?;
         // Nobody else has pages of it.
@@ -264,8 +272,8 @@ pub(crate) fn import(dev: &SkuaDevice, size: usize) -> Result<ARef<Bo>> {
 /// Makes an object of one page, which has no handle, for the value of a monitored fence: for the
 /// GPU to read in the address space whose [`Vm::reservation`] is `users`.
 ///
-/// `ENOMEM`, also beyond the client's `quota` of system memory; `EIO` if the device cannot see the
-/// value change.
+/// `ENOMEM`, also beyond the client's `quota` of system memory; `EOPNOTSUPP` if the device does not
+/// reach all memory; `EINTR` if a signal arrives.
 ///
 /// [`Vm::reservation`]: crate::memory::vm::Vm::reservation
 pub(crate) fn for_fence(
@@ -275,7 +283,7 @@ pub(crate) fn for_fence(
     value: &Arc<FenceValue>,
     users: &Arc<Reservation>,
 ) -> Result<ARef<Bo>> {
-    let share = quota.take(dev, PAGE_SIZE).ok_or(ENOMEM)?;
+    let share = share_of(dev, quota, PAGE_SIZE)?;
     let page = FencePage {
         map: ValueMap::new(&dev.resources, parent, value)?,
         _share: share,

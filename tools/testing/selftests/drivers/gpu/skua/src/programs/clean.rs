@@ -9,7 +9,7 @@ use std::thread;
 
 use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags};
 use skua_selftests::cgroup::MemoryGroup;
-use skua_selftests::client::{map, map_readonly, signal, unmap, wait};
+use skua_selftests::client::{map, map_fence, map_readonly, signal, unmap, wait};
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{
@@ -45,6 +45,7 @@ pub(crate) fn main() -> ExitCode {
         when_memory_is_short_copies_go: 60 at_rest,
         a_groups_memory_is_not_for_copies: 60 at_rest,
         a_quota_is_not_for_copies: 120 at_rest,
+        values_of_fences_come_before_copies: 60 at_rest,
         nobody_drops_copies_of_others: 120 at_rest,
         copies_are_given_back: 60 at_rest,
         copies_do_not_outlast_the_device: 60 at_rest,
@@ -494,6 +495,21 @@ fn a_quota_is_not_for_copies() {
     leaves("nor then", true);
     rig.map(handle).expect("at the end", pattern(1));
     assert_eq!(rig.destroy(&[handle], 0), Ok(()));
+}
+
+fn values_of_fences_come_before_copies() {
+    let rig = alone();
+    let fence = rig.fence(0);
+    let va = rig.reserve(2 * PAGE);
+    // Its page tables are there from then on.
+    assert_eq!(rig.bind_and_wait(rig.vm, &[map_fence(fence, va)]), Ok(()));
+    plain(&rig, 1);
+    let state = rig.device_state(0).expect("DEVICE_STATE");
+    let rest = state.system_limit - state.system_used;
+    rig.bo(Place::System, rest);
+    assert_eq!(kept(), SIZE);
+    let bound = rig.bind_and_wait(rig.vm, &[map_fence(fence, va + PAGE)]);
+    assert_eq!((bound, kept()), (Ok(()), 0));
 }
 
 /// Neither who may have no more, nor who asks for what nobody may have.
