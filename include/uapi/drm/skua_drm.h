@@ -674,7 +674,8 @@ struct drm_skua_bo_handle {
  * handles are gone when the ioctl returns. Their memory is free, and mapped nowhere
  * in the client's address spaces, when all work is done that was submitted before in
  * an address space that maps them; if contexts of the client hold work then, also what
- * they hold, wherever that is. Until that is released the objects are moved as any
+ * they hold, wherever that is, or, if all of the objects are private to address spaces, in these.
+ * Until that is released the objects are moved as any
  * others, and stay resident for the devices that they were resident for. With
  * DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE all of this is at once,
  * unless the driver itself is clearing or moving them: then when that is done.

@@ -2,10 +2,11 @@
 
 //! Destroying objects behind what is held (row 0.02).
 //!
-//! What a client's contexts [hold](crate::fences::hold) may use an object, and has no fence that a
-//! [destruction](crate::memory::destruction) could wait for. So the destruction has a place behind
-//! it, in the queue of the one context after the other. As long as it has, the object is moved as
-//! before, and resident where it was: who waits without end keeps nobody's room.
+//! What a client's contexts [hold](crate::fences::hold) may use an object that can be mapped in
+//! their address spaces, and has no fence that a [destruction](crate::memory::destruction) could
+//! wait for. So the destruction has a place behind it, in the queue of the one context after the
+//! other. As long as it has, the object is moved as before, and resident where it was: who waits
+//! without end keeps nobody's room.
 //!
 //! ```text
 //! ioctl    claim ─▶ the handle is gone ─▶ a place behind what the first context holds
@@ -27,7 +28,8 @@ use crate::{
             Manner, //
         },
         device::ClientDevice,
-        residency::Kept, //
+        residency::Kept,
+        vm::Vm, //
     },
     quota::{
         Quota,
@@ -61,7 +63,7 @@ pub(crate) const MAX_DEFERRALS: u64 = 4096;
 const PATIENCE_MS: u32 = 1000;
 
 /// Destroys objects, each of which is named once, all or none, with their handles, which `close`
-/// closes; behind what contexts of the client hold, unless nothing uses them. `client` is the quota
+/// closes; behind what contexts of the client hold that may use them, unless nothing does. `client` is the quota
 /// of the client's address spaces, `deferrals` that of its [`MAX_DEFERRALS`].
 ///
 /// `ENOENT` for a handle, also if another thread destroys it just now; `ENOSPC` if too many are
@@ -77,7 +79,7 @@ pub(crate) fn destroy(
 ) -> Result {
     let mut patience = msecs_to_jiffies(PATIENCE_MS);
     if manner.synchronous && !manner.assume_not_in_use {
-        patience = wait_for_held(dev, client)?;
+        patience = wait_for_held(dev, client, handles)?;
     } else if !manner.assume_not_in_use {
         if let Some(deferral) = Deferral::new(dev, client, deferrals, handles)? {
             let memory = hold::HeldMemory::new()?;
@@ -91,7 +93,7 @@ pub(crate) fn destroy(
     destruction::destroy(dev, client, handles, manner, patience, close)
 }
 
-/// Whether a context of `client` holds work.
+/// Whether a context of `client` holds work, whatever that uses.
 fn holds_work(dev: &SkuaDevice, client: &Arc<Quota>) -> bool {
     let found = dev.contexts.find_by(|one| one.holds_work_of(client));
     let is_found = found.is_some();
@@ -101,12 +103,31 @@ fn holds_work(dev: &SkuaDevice, client: &Arc<Quota>) -> bool {
     is_found
 }
 
-/// Waits until no context of `client` holds work; what is left of [`PATIENCE_MS`] then. `EAGAIN` if
+/// Whether what `context` holds, if anything, is `client`'s and may use one of `handles`.
+fn holds_users(context: &Context, client: &Arc<Quota>, handles: &[(u32, BoRef)]) -> bool {
+    let may_use = |vm: &Arc<Vm>| {
+        let mut objects = handles.iter().map(|(_, bo)| bo);
+        objects.any(|bo| bo.may_be_mapped_in(vm.reservation()))
+    };
+    context.holds_work_of(client) && context.vm().is_some_and(may_use)
+}
+
+/// Waits until no context of `client` holds work that may use `handles`; what is left of [`PATIENCE_MS`] then. `EAGAIN` if
 /// that is nothing; `ENODEV`, `EIO`; `EINTR` if a signal arrives.
-fn wait_for_held(dev: &SkuaDevice, client: &Arc<Quota>) -> Result<Jiffies> {
+fn wait_for_held(
+    dev: &SkuaDevice,
+    client: &Arc<Quota>,
+    handles: &[(u32, BoRef)],
+) -> Result<Jiffies> {
     let start = Instant::<Monotonic>::now();
     loop {
-        let is_held = holds_work(dev, client);
+        let mut is_held = false;
+        if holds_work(dev, client) {
+            dev.contexts.for_each(|context| {
+                is_held = is_held || holds_users(&context, client, handles);
+                dev.reapers.contexts.bury(context);
+            });
+        }
         let waited = u32::try_from(start.elapsed().as_millis()).unwrap_or(u32::MAX);
         let left = PATIENCE_MS.checked_sub(waited).ok_or(EAGAIN)?;
         if !is_held {
@@ -141,8 +162,8 @@ pub(crate) struct Deferral {
 }
 
 impl Deferral {
-    /// The deferral of `handles`; none if no context of `client` holds work. `ENOENT` if another
-    /// thread destroys one of them; `ENOSPC`, `ENOMEM`.
+    /// The deferral of `handles`; none if no context of `client` holds work that may use them.
+    /// `ENOENT` if another thread destroys one of them; `ENOSPC`, `ENOMEM`.
     fn new(
         dev: &SkuaDevice,
         client: &Arc<Quota>,
@@ -174,7 +195,7 @@ impl Deferral {
         let mut kept = KVVec::new();
         let mut result = Ok(());
         dev.contexts.for_each(|context| {
-            let wanted = result.is_ok() && context.holds_work_of(client);
+            let wanted = result.is_ok() && holds_users(&context, client, handles);
             if let (true, Some(vm)) = (wanted, context.vm()) {
                 result = keep_all(&mut kept, vm.device(), handles)
                     .and_then(|()| Ok(deferral.contexts.reserve(1, client_flags())?));

@@ -34,6 +34,7 @@ pub(crate) fn main() -> ExitCode {
         row_0_02_what_is_held_counts: 60 at_rest,
         row_0_02_what_is_held_finds_resident_what_was: 60 at_rest,
         row_0_02_what_is_held_and_cancelled_counts_no_more: 60 at_rest,
+        row_0_02_what_is_held_elsewhere_uses_nothing_private at_rest,
         row_0_02_work_does_not_wait_for_what_goes_behind_held_work: 60 at_rest,
         row_0_03_who_needs_room_waits_for_it: 60,
         row_0_03_a_dead_client_leaves_nothing: 60,
@@ -282,6 +283,32 @@ fn row_0_02_what_is_held_and_cancelled_counts_no_more() {
 }
 
 /// It was on its way out of VRAM, and is not to come back.
+fn row_0_02_what_is_held_elsewhere_uses_nothing_private() {
+    quiet();
+    let rig = Rig::new();
+    let there = rig.vm_create().expect("VM_CREATE");
+    let vram = 1 << rig.region(Place::Vram).id;
+    let make = |vm: u32| rig.bo_create_in(vm, LARGE, 0, vram).expect("BO_CREATE");
+    let fence = rig.fence(0);
+    let held = hold(&rig, rig.copy, fence, &[]);
+    let (here, away) = (make(rig.vm), [(); 2].map(|()| make(there)));
+    let used = || used(&rig, Place::Vram);
+    let before = used();
+    assert_eq!(rig.destroy(&[away[0]], 0), Ok(()));
+    becomes("its memory is free", || used() <= before - LARGE);
+    let synchronous = DRM_SKUA_BO_DESTROY_SYNCHRONOUS;
+    assert_eq!(rig.destroy(&[away[1]], synchronous), Ok(()));
+    assert!(used() <= before - 2 * LARGE);
+    // What it may use stays, and so does what goes with that.
+    let with_it = make(there);
+    assert_eq!(rig.destroy(&[with_it, here], 0), Ok(()));
+    a_moment();
+    assert!(used() >= before - 2 * LARGE);
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert_eq!(held.wait(), Ok(()));
+    becomes("all is free", || used() <= before - 3 * LARGE);
+}
+
 fn row_0_02_work_does_not_wait_for_what_goes_behind_held_work() {
     let rig = alone();
     let vram = rig.region(Place::Vram).id;
