@@ -47,7 +47,7 @@ pub(crate) fn main() -> ExitCode {
         row_2_22_what_is_elsewhere_stays: 60 at_rest,
         row_2_22_nobody_writes_what_the_client_writes_then: 60,
         row_2_22_fences_without_a_value_keep_theirs: 60,
-        row_0_21_residency_of_what_is_locked_ends_with_a_reset: 60,
+        row_0_21_residency_of_what_is_locked_ends_with_a_reset: 60 at_rest,
         row_2_22_what_is_saved_does_not_go_on: 60,
         row_2_22_whoever_waits_returns: 120,
         row_2_21_an_engine_that_does_not_reset: 120,

@@ -25,8 +25,8 @@ pub(crate) fn main() -> ExitCode {
         nobody_lacks_what_is_being_cleared: 120 at_rest,
         nobody_leaves_for_what_is_being_cleared: 120 at_rest,
         debugfs_has_it_stop: 60 at_rest,
-        a_reset_meets_it: 120,
-        an_unbind_meets_it: 120,
+        a_reset_meets_it: 120 at_rest,
+        an_unbind_meets_it: 120 at_rest,
     ])
 }
 

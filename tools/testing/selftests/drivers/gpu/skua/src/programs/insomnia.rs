@@ -12,7 +12,7 @@ use skua_selftests::race::Hold;
 use skua_selftests::{suite, tests, Engine, Rig};
 
 pub(crate) fn main() -> ExitCode {
-    suite::main(tests![it_stays_awake_while_work_does_not_end: 120])
+    suite::main(tests![it_stays_awake_while_work_does_not_end: 120 at_rest])
 }
 
 const SIZE: u64 = 1 << 20;
