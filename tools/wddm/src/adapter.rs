@@ -296,15 +296,17 @@ impl Adapter {
         })
     }
 
-    /// Who has which addresses; locked over binds of clients' ranges, so that they come in order.
+    /// Who has which addresses, without what is not used any more; locked over binds of clients'
+    /// ranges, so that they come in order.
     pub(crate) fn space(&self) -> MutexGuard<'_, AddressSpace> {
+        self.page_tables().iter().for_each(|tables| tables.sweep());
         lock(&self.0.space)
     }
 
     /// Gives back the addresses of memory that is destroyed, with the ranges that clients got for
     /// it.
     pub(crate) fn give_all_back(&self, va: u64, size: u64) {
-        let mut space = self.space();
+        let mut space = lock(&self.0.space);
         for span in space.owned(va) {
             // Something else may be mapped there by now. Without memory for it the range stays
             // taken.

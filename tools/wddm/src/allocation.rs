@@ -442,10 +442,10 @@ impl Allocation {
         let at_once = flags.contains(DestroyFlags::ASSUME_NOT_IN_USE);
         if flags.contains(DestroyFlags::SYNCHRONOUS) {
             if !at_once {
-                // The kernel would have it ask each second anew.
+                // The kernel would wait for what others queue meanwhile, too.
                 self.device.scheduler().settle();
             }
-            return match memory.destroy_synchronously(at_once) {
+            return match memory.destroy_synchronously() {
                 // With the device its memory is gone.
                 Err(Status::DEVICE_REMOVED) => Ok(()),
                 result => result,

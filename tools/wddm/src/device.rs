@@ -245,7 +245,8 @@ impl Inner {
         let allocations = std::mem::take(&mut *lock(&self.allocations));
         for allocation in allocations.values().filter_map(Weak::upgrade) {
             if let Some(memory) = allocation.take() {
-                self.scheduler.destroy_memory(memory);
+                // Nothing uses it any more.
+                memory.destroy(None);
             }
         }
         self.scheduler.stop();

@@ -44,7 +44,7 @@ pub(crate) enum End {
     /// When work is done that was queued before. Its addresses are free when these values are
     /// reached, or later.
     Behind(Vec<Point>),
-    /// As one of these, by who gets it in place of its being dropped, and waits for it to be free.
+    /// At once, by who gets it in place of its being dropped, and waits for it to be free.
     Synchronous(Sender<Memory>),
 }
 
@@ -61,7 +61,7 @@ impl Memory {
     ) -> Result<Self> {
         let bo = Bo::create_in_with_priority(tables.vm(), size, sets, flags, priority);
         let bo = bo.map_err(refused)?;
-        let va = tables.take(size)?;
+        let va = tables.adapter().space().take(size)?;
         if let Err(status) = tables.bind(|b| b.map(&bo, 0, va, size, access)) {
             tables.adapter().space().give_back(va, size);
             return Err(status);
@@ -102,36 +102,40 @@ impl Memory {
         Ok(self.bo.map()?)
     }
 
-    /// Destroys it when nobody else has it any more, behind the work of `uses`, which is all that is
-    /// queued, or at once; does not wait.
+    /// Destroys it when nobody else has it any more, behind the work of `uses`, which is all that
+    /// is queued, or at once; does not wait.
     pub(crate) fn destroy(self: Arc<Self>, uses: Option<Vec<Point>>) {
         // It is destroyed once.
         let _ = self.end.set(uses.map_or(End::AtOnce, End::Behind));
     }
 
-    /// Destroys it as [`Memory::destroy`], behind the work that is queued unless `at_once`: it is
-    /// free on return. One caller may say that, with no lock held that others need to let go of it.
-    pub(crate) fn destroy_synchronously(self: Arc<Self>, at_once: bool) -> Result<()> {
+    /// Destroys it at once when nobody else has it any more: it is free on return. One caller may
+    /// say that, with no lock held that others need to let go of it.
+    pub(crate) fn destroy_synchronously(self: Arc<Self>) -> Result<()> {
         let (heir, inheritance) = mpsc::channel();
         let _ = self.end.set(End::Synchronous(heir));
         drop(self);
         match inheritance.recv() {
-            Ok(mut memory) => memory.end(at_once, true, Vec::new()),
+            Ok(mut memory) => memory.end(true, None),
             // It is the parent's.
             Err(_) => Ok(()),
         }
     }
 
-    fn end(&mut self, at_once: bool, synchronous: bool, uses: Vec<Point>) -> Result<()> {
+    /// Destroys it: behind the work of `uses`, which is all that is queued, or at once.
+    fn end(&mut self, synchronous: bool, uses: Option<Vec<Point>>) -> Result<()> {
+        let (va, size) = (self.va, self.bo.size());
         let mut flags = DestroyFlags::empty();
         // What a device that has failed still runs the kernel alone knows.
-        let at_once = at_once && !self.tables.is_lost();
+        let at_once = uses.is_none() && !self.tables.is_lost();
         flags.set(DestroyFlags::ASSUME_NOT_IN_USE, at_once);
         flags.set(DestroyFlags::SYNCHRONOUS, synchronous);
-        let (va, size) = (self.va, self.bo.size());
         self.bo.destroy(flags)?;
-        // What is bound there from then on is bound behind what the kernel has still to unbind.
-        self.tables.retire(uses, Retired::Memory { va, size });
+        match uses {
+            Some(uses) => self.tables.retire(uses, Retired { va, size }),
+            // What is bound there from now on is bound behind what the kernel has unbound.
+            None => self.tables.adapter().give_all_back(va, size),
+        }
         Ok(())
     }
 }
@@ -150,8 +154,8 @@ impl Drop for Memory {
                 va: self.va,
                 end: OnceLock::new(),
             })),
-            Some(End::Behind(uses)) => _ = self.end(false, false, uses),
-            Some(End::AtOnce) | None => _ = self.end(true, false, Vec::new()),
+            Some(End::Behind(uses)) => _ = self.end(false, Some(uses)),
+            Some(End::AtOnce) | None => _ = self.end(false, None),
         }
     }
 }
@@ -168,7 +172,7 @@ pub(crate) struct ValueView {
 impl ValueView {
     /// The value of a fence, bound. As a bind.
     pub(crate) fn create(tables: &Arc<PageTables>, fence: &MonitoredFence) -> Result<Self> {
-        let va = tables.take(PAGE)?;
+        let va = tables.adapter().space().take(PAGE)?;
         if let Err(status) = tables.bind(|bind| bind.map_fence(fence, va)) {
             tables.adapter().space().give_back(va, PAGE);
             return Err(status);
@@ -185,7 +189,8 @@ impl ValueView {
 
     /// Nobody needs it when these values are reached; until then the GPU may read there.
     pub(crate) fn retire(self, uses: Vec<Point>) {
-        self.tables.retire(uses, Retired::Value { va: self.va });
+        let (va, size) = (self.va, PAGE);
+        self.tables.retire(uses, Retired { va, size });
     }
 }
 

@@ -13,7 +13,7 @@
 
 use std::{
     collections::VecDeque,
-    os::fd::BorrowedFd,
+    os::fd::{BorrowedFd, OwnedFd},
     sync::{
         atomic::{AtomicU64, Ordering},
         Arc, Mutex, MutexGuard, Weak,
@@ -23,6 +23,7 @@ use std::{
 use libskua::{
     Access, Bind, ClientDevice, Errno, MonitoredFence, OnFailure, Residency, Syncobj, Vm,
 };
+use rustix::event::{PollFd, PollFlags};
 use skua_policy::{
     interval_map::{IntervalMap, Slice, Span, MAP_NODES, UNMAP_NODES},
     std_heap::StdHeap,
@@ -30,7 +31,6 @@ use skua_policy::{
 
 use crate::{
     adapter::{crowded, Adapter},
-    address_space::PAGE,
     fence, lock,
     memory::Memory,
     scheduler::Point,
@@ -58,21 +58,13 @@ pub(crate) struct PageTables {
     retired: Mutex<VecDeque<(Vec<Point>, Retired)>>,
 }
 
-/// Addresses of what is destroyed.
+/// Addresses of what is destroyed, and may still be bound there.
 #[derive(Debug)]
-pub(crate) enum Retired {
-    /// Of memory, which the kernel unbinds.
-    Memory {
-        /// The first.
-        va: u64,
-        /// Bytes of the memory.
-        size: u64,
-    },
-    /// Of the value of a fence, a page, which is still bound.
-    Value {
-        /// The first.
-        va: u64,
-    },
+pub(crate) struct Retired {
+    /// The first.
+    pub(crate) va: u64,
+    /// Bytes that were bound.
+    pub(crate) size: u64,
 }
 
 impl std::fmt::Debug for PageTables {
@@ -106,15 +98,8 @@ impl PageTables {
         }))
     }
 
-    /// Free addresses; first of all those that work has used until now. As
-    /// [`AddressSpace::take`](crate::address_space::AddressSpace::take).
-    pub(crate) fn take(&self, size: u64) -> Result<u64> {
-        self.sweep();
-        self.adapter.space().take(size)
-    }
-
     /// Gives addresses back when the `uses` have ended, which are all that is queued: at the
-    /// latest when others are needed then.
+    /// latest when somebody looks for addresses then.
     pub(crate) fn retire(&self, uses: Vec<Point>, retired: Retired) {
         lock(&self.retired).push_back((uses, retired));
         self.sweep();
@@ -136,17 +121,35 @@ impl PageTables {
                     None
                 }
             };
-            match next {
-                Some((_, Retired::Memory { va, size })) => self.adapter.give_all_back(va, size),
-                Some((_, Retired::Value { va })) => {
-                    // What stays bound there must not become another's.
-                    if self.bind_for(false, |bind| bind.unmap(va, PAGE)).is_ok() || self.is_lost() {
-                        self.adapter.space().give_back(va, PAGE);
-                    }
-                }
-                None => return,
+            let Some((uses, next)) = next else {
+                return;
+            };
+            if self.give_back(&next).is_err() {
+                // Another time.
+                lock(&self.retired).push_front((uses, next));
+                return;
             }
         }
+    }
+
+    /// Gives back everything: nothing of the device runs any more.
+    pub(crate) fn sweep_all(&self) {
+        let all = std::mem::take(&mut *lock(&self.retired));
+        for (_, retired) in all {
+            let _ = self.give_back(&retired);
+        }
+    }
+
+    /// Gives addresses back at which nothing is bound from then on. As the kernel, if it cannot
+    /// unbind: they must not become another's.
+    fn give_back(&self, retired: &Retired) -> Result<()> {
+        let (va, size) = (retired.va, retired.size);
+        let unbound = self.bind_for(false, |bind| bind.unmap(va, size));
+        if !self.is_lost() {
+            unbound?;
+        }
+        self.adapter.give_all_back(va, size);
+        Ok(())
     }
 
     pub(crate) const fn adapter(&self) -> &Adapter {
@@ -207,6 +210,23 @@ impl PageTables {
             // If that fails the GPU is gone.
             let _ = self.kernel.mark_error();
         }
+    }
+
+    /// Sleeps until an eventfd that does not block was added to, or the kernel has something to say
+    /// to a device of the process, which is passed on.
+    pub(crate) fn wait_for_events(&self, kick: &OwnedFd) {
+        let mut fds = vec![PollFd::new(kick, PollFlags::IN)];
+        // Of a GPU that is gone there is nothing to read.
+        if !self.is_lost() {
+            fds.push(PollFd::new(self.adapter.libskua(), PollFlags::IN));
+        }
+        if rustix::event::poll(&mut fds, None).is_err() {
+            // The kernel lacks memory, or it is a signal.
+            std::thread::yield_now();
+        }
+        // Nothing to read is no error here.
+        let _ = rustix::io::read(kick, &mut [0; 8]);
+        self.adapter.read_events();
     }
 
     /// Adds 1 to an eventfd when it has.

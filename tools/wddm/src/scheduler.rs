@@ -159,6 +159,7 @@ impl Scheduler {
         let tables = PageTables::create(adapter)?;
         let kick = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(Status::from_errno)?;
+        let trims = TrimCallbacks::new()?;
         Ok(Arc::new_cyclic(|me| Self {
             me: me.clone(),
             state: Mutex::new(State {
@@ -172,7 +173,7 @@ impl Scheduler {
             changed: Condvar::new(),
             next: AtomicU64::new(1),
             kick,
-            trims: Arc::default(),
+            trims,
             tables,
         }))
     }
@@ -620,12 +621,6 @@ impl Scheduler {
         drop(updates);
         self.changed.notify_all();
         self.wait_for_all(&uses);
-    }
-
-    /// Has somebody read when the kernel says that the device is to trim. NO_MEMORY.
-    pub(crate) fn attend_trims(&self) -> Result<()> {
-        let mut state = self.alive()?;
-        self.attend(&mut state)
     }
 }
 

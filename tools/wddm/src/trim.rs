@@ -3,21 +3,24 @@
 //! Trim notifications: a device is told when others leave it less of a budget than what is resident
 //! for it.
 //!
-//! The kernel says so by an event in the adapter's file, which any device's attendant reads and
-//! passes on to the device. As long as that has callbacks it has a thread for them, which asks the
-//! kernel by how much the budget is exceeded, and calls. Nobody has to follow: a device that
-//! exceeds its budget is as right as another, and its work waits for others' in turn.
+//! The kernel says so by an event in the adapter's file. As long as a device has callbacks it has a
+//! thread for them, which reads events, passes on those of other devices, asks the kernel by how
+//! much the budget is exceeded, and calls. Nobody has to follow: a device that exceeds its budget
+//! is as right as another, and its work waits for others' in turn.
 
 use std::{
     fmt,
-    sync::{Arc, Condvar, Mutex, PoisonError, Weak},
+    os::fd::OwnedFd,
+    sync::{Arc, Mutex},
     thread::{self, JoinHandle, ThreadId},
 };
+
+use rustix::event::EventfdFlags;
 
 use crate::{
     device::Device,
     lock,
-    scheduler::Scheduler,
+    page_tables::PageTables,
     status::{Result, Status},
 };
 
@@ -49,12 +52,11 @@ type Callback = Box<dyn FnMut(TrimNotification) + Send>;
 type Slot = Arc<Mutex<Option<Callback>>>;
 
 /// The callbacks that a device's client has registered, and the thread that calls them.
-#[derive(Default)]
 pub(crate) struct TrimCallbacks {
     /// Not locked while one runs.
     state: Mutex<State>,
-    /// The thread is to look at `state`.
-    changed: Condvar,
+    /// An eventfd: the thread is to look at `state`.
+    changed: OwnedFd,
 }
 
 #[derive(Default)]
@@ -85,6 +87,21 @@ impl fmt::Debug for TrimCallbacks {
 }
 
 impl TrimCallbacks {
+    /// None. NO_MEMORY, also without a descriptor for it.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let changed = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Ok(Arc::new(Self {
+            state: Mutex::default(),
+            changed: changed.map_err(Status::from_errno)?,
+        }))
+    }
+
+    /// Has the thread look.
+    fn kick(&self) {
+        // At its limit it is readable already.
+        let _ = rustix::io::write(&self.changed, &1_u64.to_ne_bytes());
+    }
+
     /// Adds one, and a thread that does `calls` if there is none. NO_MEMORY; INVALID_HANDLE if the
     /// device is destroyed.
     fn add(&self, callback: Callback, calls: impl FnOnce() + Send + 'static) -> Result<Slot> {
@@ -108,7 +125,7 @@ impl TrimCallbacks {
         lock(&self.state)
             .slots
             .retain(|other| !Arc::ptr_eq(other, slot));
-        self.changed.notify_all();
+        self.kick();
         if !lock(&self.state).is_caller() {
             let callback = lock(slot).take();
             drop(callback);
@@ -124,7 +141,7 @@ impl TrimCallbacks {
             let thread = state.thread.take_if(|_| !is_caller);
             (std::mem::take(&mut state.slots), thread)
         };
-        self.changed.notify_all();
+        self.kick();
         if let Some(thread) = thread {
             let _ = thread.join();
         }
@@ -134,22 +151,23 @@ impl TrimCallbacks {
     /// The kernel has said that the device is to trim.
     pub(crate) fn tell(&self) {
         lock(&self.state).is_told = true;
-        self.changed.notify_all();
+        self.kick();
     }
 
     /// Waits until it has said so; false if there is nobody to call any more.
-    fn wait(&self) -> bool {
-        let mut state = lock(&self.state);
+    fn wait(&self, tables: &PageTables) -> bool {
         loop {
-            if state.slots.is_empty() {
-                (state.thread, state.caller) = (None, None);
-                return false;
+            {
+                let mut state = lock(&self.state);
+                if state.slots.is_empty() {
+                    (state.thread, state.caller) = (None, None);
+                    return false;
+                }
+                if std::mem::take(&mut state.is_told) {
+                    return true;
+                }
             }
-            if std::mem::take(&mut state.is_told) {
-                return true;
-            }
-            let woken = self.changed.wait(state);
-            state = woken.unwrap_or_else(PoisonError::into_inner);
+            tables.wait_for_events(&self.changed);
         }
     }
 
@@ -171,11 +189,10 @@ impl TrimCallbacks {
     }
 
     /// What the thread does for a device.
-    fn call_back(&self, device: &Weak<Scheduler>) {
-        while self.wait() {
-            let excess = device.upgrade().map(|device| device.tables().excess());
-            match excess {
-                Some(Ok(bytes_to_trim)) if bytes_to_trim > 0 => self.call(TrimNotification {
+    fn call_back(&self, tables: &PageTables) {
+        while self.wait(tables) {
+            match tables.excess() {
+                Ok(bytes_to_trim) if bytes_to_trim > 0 => self.call(TrimNotification {
                     flags: TrimFlags::TRIM_TO_BUDGET,
                     bytes_to_trim,
                 }),
@@ -215,9 +232,9 @@ impl Device {
         callback: impl FnMut(TrimNotification) + Send + 'static,
     ) -> Result<TrimRegistration, Status> {
         let scheduler = self.scheduler();
-        scheduler.attend_trims()?;
-        let (trims, device) = (scheduler.trims.clone(), Arc::downgrade(scheduler));
-        let calls = move || trims.call_back(&device);
+        scheduler.check_alive()?;
+        let (trims, tables) = (scheduler.trims.clone(), scheduler.tables().clone());
+        let calls = move || trims.call_back(&tables);
         Ok(TrimRegistration {
             slot: scheduler.trims.add(Box::new(callback), calls)?,
             device: self.clone(),
@@ -255,7 +272,7 @@ mod tests {
 
     #[test]
     fn who_unregisters_waits_for_a_call_under_way() {
-        let callbacks = Arc::new(TrimCallbacks::default());
+        let callbacks = TrimCallbacks::new().unwrap();
         let (entered, enters) = mpsc::channel();
         let (leave, leaves) = mpsc::channel::<()>();
         let callback = Box::new(move |_| {
@@ -281,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_callback_unregisters_itself_and_others() {
-        let callbacks = Arc::new(TrimCallbacks::default());
+        let callbacks = TrimCallbacks::new().unwrap();
         let slots = Arc::new(Mutex::new(Vec::new()));
         let (called, calls) = mpsc::channel();
         let mut added = lock(&slots);
@@ -308,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_callback_may_unregister_while_its_device_ends() {
-        let callbacks = Arc::new(TrimCallbacks::default());
+        let callbacks = TrimCallbacks::new().unwrap();
         let own = Arc::new(Mutex::new(None));
         let (entered, enters) = mpsc::channel();
         let (inner, slot) = (callbacks.clone(), own.clone());

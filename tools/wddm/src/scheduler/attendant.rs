@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-//! The attendant: a thread for what the kernel has no call for yet, and that nobody waits for.
+//! The attendant: a thread that does updates of addresses whose turn has come, since its value is
+//! reached, and those of its context before it are done.
 //!
-//! | errand | when |
-//! |---|---|
-//! | an update of addresses | its value is reached, and those of its context before it are done |
-//! | callbacks are told to trim | the kernel says so |
-//!
-//! A device has none before its first errand. It sleeps on an eventfd that the kernel adds to when
-//! a value is reached that an errand waits for, or the device fails.
+//! A device has none before the first update that has to wait. It sleeps on an eventfd that the
+//! kernel adds to when a value is reached that an update waits for, or the device fails.
 
 use std::{
     collections::BTreeMap,
@@ -100,12 +96,7 @@ impl Scheduler {
     fn keep(&self) {
         let mut pause: Option<Duration> = None;
         loop {
-            let skua = self.adapter().libskua();
-            let mut fds = vec![PollFd::new(&self.kick, PollFlags::IN)];
-            // Of a GPU that is gone there is nothing to read.
-            if !self.tables.is_lost() {
-                fds.push(PollFd::new(skua, PollFlags::IN));
-            }
+            let mut fds = [PollFd::new(&self.kick, PollFlags::IN)];
             let limit = pause.and_then(|pause| Timespec::try_from(pause).ok());
             match rustix::event::poll(&mut fds, limit.as_ref()) {
                 Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::NOMEM) => {}
@@ -114,7 +105,6 @@ impl Scheduler {
             }
             // Nothing to read is no error here.
             let _ = rustix::io::read(&self.kick, &mut [0; 8]);
-            self.adapter().read_events();
             let mut state = lock(&self.state);
             if state.errands.stopping {
                 return;
@@ -158,7 +148,7 @@ impl Scheduler {
         for view in views {
             view.retire(Vec::new());
         }
-        self.tables.sweep();
+        self.tables.sweep_all();
     }
 
     pub(super) fn kick(&self) {

@@ -2538,8 +2538,7 @@ fn a_destroyed_fence_lets_go_of_who_waits() {
     rig.finish(&rig.copy);
 }
 
-/// Where the GPU sees a fence's value stays as long as there is work that may look, with the value
-/// that the fence had: nothing is written there for its end.
+/// Where the GPU sees a fence's value stays as long as there is work that may look.
 fn work_finds_the_end_of_a_destroyed_fence() {
     for _ in 0..suite::rounds(20) {
         let rig = Rig::new();

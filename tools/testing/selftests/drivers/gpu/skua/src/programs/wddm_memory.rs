@@ -54,6 +54,7 @@ pub(crate) fn main() -> ExitCode {
         read_only_addresses_fault_on_writes,
         freed_addresses_fault,
         a_mapped_range_goes_with_its_allocation,
+        a_mapped_range_is_free_when_work_is_done,
         an_update_is_between_work: 60,
         an_update_waits_for_what_nobody_has_submitted,
         an_update_need_not_wait,
@@ -740,6 +741,24 @@ fn a_mapped_range_goes_with_its_allocation() {
     gpu_write(&rig, reserved + PAGE, 1);
     assert_eq!(read(&b, 0), 1);
     expect_fault(&rig, reserved, 1);
+}
+
+fn a_mapped_range_is_free_when_work_is_done() {
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let (a, b) = (rig.system(UNIT), rig.system(UNIT));
+    let mapped = map(&queue, &MapDesc::all_of(&a));
+    rig.start(&rig.copy, &[rig.wait_for_gate(), write(mapped, 1)]);
+    assert_eq!(a.destroy(DestroyFlags::empty()), Ok(()));
+    rig.open_gate();
+    rig.finish(&rig.copy);
+    assert_eq!(map(&queue, &at(mapped, &b)), mapped);
+    // It stays, whoever asks for addresses.
+    let others = [(); 4].map(|()| rig.system(UNIT));
+    assert!(others.iter().all(|other| other.gpu_va() != mapped));
+    drop(others);
+    gpu_write(&rig, mapped, 2);
+    assert_eq!(read(&b, 0), 2);
 }
 
 fn an_update_is_between_work() {
