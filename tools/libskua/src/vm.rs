@@ -158,8 +158,8 @@ impl<'a> Bind<'a> {
         self
     }
 
-    /// Maps the page with the value of a monitored fence at `va`, a multiple of 4096, for the GPU to
-    /// read. It stays when the fence is dropped.
+    /// Maps the page with the value of a monitored fence at `va`, a multiple of 4096, for the GPU
+    /// to read. It stays when the fence is dropped.
     pub fn map_fence(mut self, fence: &'a MonitoredFence, va: u64) -> Self {
         self.syncs.expect(fence.file());
         self.ops.push(uapi::drm_skua_bind_op {

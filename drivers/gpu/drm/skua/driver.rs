@@ -12,7 +12,7 @@
 //! 3. The DRM device, then interrupts.
 //! 4. [`Gpu::start`]: the adapter is reset, and only then may it access memory; it is told of the
 //!    shared memory; engines, the paging context, alarms.
-//! 5. The registration, after which userspace comes.
+//! 5. The registration, after which userspace comes: who opens a node before it is over waits.
 //!
 //! Unbind, and a probe that fails, undo it from the other end. They wait for no work of the GPU and
 //! for no file to be closed; they do wait for the GPU to become quiet, up to a second, and for

@@ -63,8 +63,8 @@ pub(crate) const MAX_DEFERRALS: u64 = 4096;
 const PATIENCE_MS: u32 = 1000;
 
 /// Destroys objects, each of which is named once, all or none, with their handles, which `close`
-/// closes; behind what contexts of the client hold that may use them, unless nothing does. `client` is the quota
-/// of the client's address spaces, `deferrals` that of its [`MAX_DEFERRALS`].
+/// closes; behind what contexts of the client hold that may use them, unless nothing does. `client`
+/// is the quota of the client's address spaces, `deferrals` that of its [`MAX_DEFERRALS`].
 ///
 /// `ENOENT` for a handle, also if another thread destroys it just now; `ENOSPC` if too many are
 /// behind what is held; `ENOMEM`; `EINTR` if a signal arrives; `EAGAIN` if it takes more than
@@ -112,8 +112,8 @@ fn holds_users(context: &Context, client: &Arc<Quota>, handles: &[(u32, BoRef)])
     context.holds_work_of(client) && context.vm().is_some_and(may_use)
 }
 
-/// Waits until no context of `client` holds work that may use `handles`; what is left of [`PATIENCE_MS`] then. `EAGAIN` if
-/// that is nothing; `ENODEV`, `EIO`; `EINTR` if a signal arrives.
+/// Waits until no context of `client` holds work that may use `handles`; what is left of
+/// [`PATIENCE_MS`] then. `EAGAIN` if that is nothing; `ENODEV`, `EIO`; `EINTR` if a signal arrives.
 fn wait_for_held(
     dev: &SkuaDevice,
     client: &Arc<Quota>,
