@@ -670,17 +670,16 @@ struct drm_skua_bo_handle {
 /**
  * struct drm_skua_bo_destroy - Argument of DRM_IOCTL_SKUA_BO_DESTROY
  *
- * Destroys buffer objects (WDDM: DestroyAllocation2), all of them or none. Their
- * handles are gone when the ioctl returns. Their memory is free, and mapped nowhere
- * in the client's address spaces, when all work is done that was submitted before in
- * an address space that maps them; if contexts of the client hold work then, also what
- * they hold, wherever that is, or, if all of the objects are private to address spaces, in these.
- * Until that is released the objects are moved as any
+ * Destroys buffer objects (WDDM: DestroyAllocation2), all of them or none. Their handles are gone
+ * when the ioctl returns. Their memory is free, and mapped nowhere in the client's address spaces,
+ * when all work is done that was submitted before in an address space that maps them; if contexts
+ * of the client hold work then, also what they hold, wherever that is, or, if all of the objects
+ * are private to address spaces, in these. Until that is released the objects are moved as any
  * others, and stay resident for the devices that they were resident for. With
- * DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE all of this is at once,
- * unless the driver itself is clearing or moving them: then when that is done.
- * No other bind waits for that, and a bind that was queued before and is not done by
- * then maps nothing in their place. An access by the CPU is a bus error from then on.
+ * DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE all of this is at once, unless the driver itself is
+ * clearing or moving them: then when that is done. No other bind waits for that, and a bind that
+ * was queued before and is not done by then maps nothing in their place. An access by the CPU is a
+ * bus error from then on.
  *
  * Of a buffer object that was exported, had a second handle or is imported, only handle
  * and mappings go: it lives as long as others have it.
@@ -1252,11 +1251,11 @@ struct drm_skua_bind_op {
  *
  * Errors: -ENOENT for @vm or a handle, also if it is destroyed meanwhile; -EBUSY for a buffer
  * object to map that is offered (DRM_IOCTL_SKUA_BO_OFFER); -EINVAL for anything else out of its
- * range, and for a buffer object that is another address space's; -ENOMEM also if page tables
- * or pages of fences would take the client, or its user, above its part of system memory (see
- * &struct drm_skua_bo_create); -EOPNOTSUPP to map a fence where the GPU does not reach all memory;
- * -ENOSPC if 4096 binds of the address space wait or are held; -ECANCELED if
- * the device was destroyed meanwhile.
+ * range, and for a buffer object that is another address space's; -ENOMEM also if page tables or
+ * pages of fences would take the client, or its user, above its part of system memory (see &struct
+ * drm_skua_bo_create); -EOPNOTSUPP to map a fence where the GPU does not reach all memory; -ENOSPC
+ * if 4096 binds of the address space wait or are held; -ECANCELED if the device was destroyed
+ * meanwhile.
  */
 struct drm_skua_vm_bind {
 	/** @vm: Handle of the address space. */
