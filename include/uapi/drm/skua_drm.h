@@ -1182,6 +1182,15 @@ enum drm_skua_bind_op_type {
 	 * A WAIT for it keeps its engine busy; a sync of a submission that waits does not.
 	 */
 	DRM_SKUA_BIND_MAP_FENCE,
+	/**
+	 * @DRM_SKUA_BIND_COPY: Map in the range what is mapped in another one.
+	 *
+	 * As the operations before in the bind, and the binds before, leave the two, which may
+	 * overlap. What was mapped in the range before is unmapped, also where nothing is mapped
+	 * in the other. Mappings of objects that are offered are copied, too. A held bind looks
+	 * when it is let go.
+	 */
+	DRM_SKUA_BIND_COPY,
 };
 
 /**
@@ -1202,15 +1211,15 @@ struct drm_skua_bind_op {
 	/** @flags: See &enum drm_skua_bind_op_flags; zero unless it maps a buffer object. */
 	__u32 flags;
 
-	/** @handle: Handle of the buffer object, or fence (-ENOENT); zero for an unmap. */
+	/** @handle: Handle of the buffer object, or fence (-ENOENT); zero for others. */
 	__u32 handle;
 
 	/** @pad: Must be zero. */
 	__u32 pad;
 
 	/**
-	 * @offset: First byte in the buffer object: a multiple of 4096; zero for a fence, and for
-	 * an unmap.
+	 * @offset: First byte in the buffer object, or first GPU virtual address of the range that
+	 * is copied: a multiple of 4096; zero for a fence, and for an unmap.
 	 */
 	__u64 offset;
 
@@ -1246,16 +1255,20 @@ struct drm_skua_bind_op {
  * no memory for it when the value is reached, for ten seconds, the bind fails, and values that
  * it was to signal are lost. Held binds are cancelled when the address space is destroyed.
  *
- * Binds that are not done when the file is closed or the device destroyed are cancelled:
- * -ECANCELED, and values of monitored fences are not signalled.
+ * With @context, a bind is held behind what is held of the context's binds, and neither behind
+ * others nor these behind it (WDDM: UpdateGpuVirtualAddress). From when it is let go it has its
+ * place behind the binds of the address space as any other. Submissions of the context do not wait
+ * for it. It is cancelled when the context is destroyed, or takes no more work, before it is let
+ * go. If it cannot be done then, the context fails with DRM_SKUA_CONTEXT_LOST, as by a failure of
+ * its work.
  *
- * Errors: -ENOENT for @vm or a handle, also if it is destroyed meanwhile; -EBUSY for a buffer
- * object to map that is offered (DRM_IOCTL_SKUA_BO_OFFER); -EINVAL for anything else out of its
- * range, and for a buffer object that is another address space's; -ENOMEM also if page tables or
- * pages of fences would take the client, or its user, above its part of system memory (see &struct
- * drm_skua_bo_create); -EOPNOTSUPP to map a fence where the GPU does not reach all memory; -ENOSPC
- * if 4096 binds of the address space wait or are held; -ECANCELED if the device was destroyed
- * meanwhile.
+ * Errors: -ENOENT for @vm, @context or a handle; -EBUSY for a buffer object to map that is offered
+ * (DRM_IOCTL_SKUA_BO_OFFER); -EINVAL for anything else out of its range, and for a buffer object or
+ * context that is another address space's; -ENOMEM also if page tables or pages of fences would
+ * take the client, or its user, above its part of system memory (see &struct drm_skua_bo_create);
+ * -EOPNOTSUPP to map a fence where the GPU does not reach all memory; -ENOSPC if 4096 binds of the
+ * address space wait or are held, or of @context; -E2BIG if copies come to more than 4096 mappings;
+ * -ECANCELED if the device was destroyed meanwhile, or @context takes no more work.
  */
 struct drm_skua_vm_bind {
 	/** @vm: Handle of the address space. */
@@ -1263,6 +1276,12 @@ struct drm_skua_vm_bind {
 
 	/** @flags: Must be zero. */
 	__u32 flags;
+
+	/** @context: Handle of a context of the address space in whose order it is held, or zero. */
+	__u32 context;
+
+	/** @pad: Must be zero. */
+	__u32 pad;
 
 	/** @ops: Array of &struct drm_skua_bind_op, 1 to &drm_skua_device_info.max_bind_ops. */
 	struct drm_skua_array ops;

@@ -187,7 +187,7 @@ impl Context {
         &self.device
     }
 
-    const fn file(&self) -> &Arc<File> {
+    pub(crate) const fn file(&self) -> &Arc<File> {
         self.device.file()
     }
 

@@ -13,6 +13,7 @@ use skua_uapi as uapi;
 use crate::{
     bo::Bo,
     client_device::ClientDevice,
+    context::Context,
     device::{Device, File},
     error::Result,
     monitored_fence::MonitoredFence,
@@ -91,6 +92,7 @@ impl Vm {
     pub const fn bind(&self) -> Bind<'_> {
         Bind {
             vm: self,
+            context: None,
             ops: Vec::new(),
             syncs: Syncs::new(self.file()),
         }
@@ -132,6 +134,8 @@ impl Drop for Vm {
 pub struct Bind<'a> {
     /// Whose mappings it changes.
     vm: &'a Vm,
+    /// In whose order it is held, if not in the address space's.
+    context: Option<&'a Context>,
     /// What is to be done, in this order.
     ops: Vec<uapi::drm_skua_bind_op>,
     /// Fences that it waits for before the first of them, and signals when all are done.
@@ -183,6 +187,34 @@ impl<'a> Bind<'a> {
         self
     }
 
+    /// Maps in `size` bytes at `va` what is mapped in as many at `from`, all multiples of 4096, as
+    /// the operations before leave the two, which may overlap.
+    pub fn copy(mut self, from: u64, va: u64, size: u64) -> Self {
+        self.ops.push(uapi::drm_skua_bind_op {
+            type_: uapi::DRM_SKUA_BIND_COPY,
+            offset: from,
+            va,
+            size,
+            ..Default::default()
+        });
+        self
+    }
+
+    /// Has it be held behind what is held of the binds of a context of the address space, and not
+    /// behind those of the address space, nor these behind it ([`Bind::wait_value`]).
+    pub fn in_order_of(mut self, context: &'a Context) -> Self {
+        self.syncs.expect(context.file());
+        self.context = Some(context);
+        self
+    }
+
+    /// Waits until a monitored fence has a value before anything is performed, whether or not
+    /// somebody has promised to signal it.
+    pub fn wait_value(mut self, fence: &'a MonitoredFence, value: u64) -> Self {
+        self.syncs.value(uapi::DRM_SKUA_SYNC_WAIT, fence, value);
+        self
+    }
+
     /// Waits for a syncobj before anything is performed; `point` 0 is a binary one.
     pub fn wait(mut self, syncobj: &'a Syncobj, point: u64) -> Self {
         self.syncs.wait(syncobj, point);
@@ -206,13 +238,14 @@ impl<'a> Bind<'a> {
     /// # Errors
     ///
     /// EINVAL if an operation is out of its range, there is none, or there are more operations or
-    /// syncobjs than the device's limits; [`crate::Error::Argument`] for something of another
-    /// file.
-    /// Nothing is performed then.
+    /// syncobjs than the device's limits; EBUSY for a buffer object that is offered; ENOSPC if too
+    /// many wait or are held; E2BIG if copies come to too many mappings; ECANCELED if the context
+    /// takes no work; [`crate::Error::Argument`] for something of another file. Nothing is
+    /// performed then.
     pub fn submit(self) -> Result<()> {
         let syncs = self.syncs.as_array()?;
-        // What fails is a bind that waits for what failed.
-        if self.syncs.waits() {
+        // What fails is a bind that waits for what failed, or that is cancelled with its context.
+        if self.syncs.waits() || self.context.is_some() {
             self.syncs.timelines().iter().for_each(|t| t.doubt());
         }
         self.vm
@@ -220,6 +253,8 @@ impl<'a> Bind<'a> {
             .call(&mut uapi::drm_skua_vm_bind {
                 vm: self.vm.handle,
                 flags: 0,
+                context: self.context.map_or(0, Context::handle),
+                pad: 0,
                 ops: array(&self.ops),
                 syncs,
             })

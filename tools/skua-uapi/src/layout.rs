@@ -204,11 +204,13 @@ layout! {
         va: u64 @ 24;
         size: u64 @ 32;
     }
-    drm_skua_vm_bind: 40 {
+    drm_skua_vm_bind: 48 {
         vm: u32 @ 0;
         flags: u32 @ 4;
-        ops: drm_skua_array @ 8;
-        syncs: drm_skua_array @ 24;
+        context: u32 @ 8;
+        pad: u32 @ 12;
+        ops: drm_skua_array @ 16;
+        syncs: drm_skua_array @ 32;
     }
     drm_skua_context_create: 16 {
         vm: u32 @ 0;
@@ -342,7 +344,7 @@ ioctls! {
     DRM_IOCTL_SKUA_BO_INFO: 3, 48;
     DRM_IOCTL_SKUA_VM_CREATE: 4, 16;
     DRM_IOCTL_SKUA_VM_DESTROY: 5, 8;
-    DRM_IOCTL_SKUA_VM_BIND: 6, 40;
+    DRM_IOCTL_SKUA_VM_BIND: 6, 48;
     DRM_IOCTL_SKUA_CONTEXT_CREATE: 7, 16;
     DRM_IOCTL_SKUA_CONTEXT_DESTROY: 8, 8;
     DRM_IOCTL_SKUA_CONTEXT_STATE: 9, 64;

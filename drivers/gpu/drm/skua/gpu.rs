@@ -36,7 +36,7 @@
 //! reservation locks              wound/wait mutexes; a page fault tries at first, so as not to
 //!                                hold up mmap_lock; user memory is not touched under one
 //! Context::order                 mutex, process context; never on the way to a signal
-//! Context::holds, Vm::holds,     mutexes; nothing is allocated under one, and nothing else taken
+//! holds of Context, Vm, Updates, mutexes; nothing is allocated under one, and nothing else taken
 //! EventFdWait::waits             but spin locks
 //! Gpu::host_aperture             mutex, allocates; CPU mappings are made and removed under it, and
 //!                                its acknowledgements waited for

@@ -26,7 +26,10 @@ use crate::{
         Reaper, //
     },
     submit::{
-        context::Context,
+        context::{
+            updates::Updates,
+            Context, //
+        },
         submission::Submission, //
     }, //
 };
@@ -57,6 +60,8 @@ pub(crate) struct Reapers {
     pub(crate) submissions: Arc<Reaper<Submission>>,
     /// Page tables of address spaces that are gone, and what was mapped in these.
     pub(crate) reached: Arc<Reaper<Reached>>,
+    /// What held binds in the order of a context.
+    pub(crate) updates: Arc<Reaper<Updates>>,
     /// Address spaces.
     pub(crate) vms: Arc<Reaper<Vm>>,
     /// The one that all obey: closed by [`Gpu::suspend`], [`Gpu::doubt`] and [`Gpu::lose`], opened
@@ -77,6 +82,7 @@ impl Reapers {
             moves: Reaper::new(&quarantine)?,
             submissions: Reaper::new(&quarantine)?,
             reached: Reaper::new(&quarantine)?,
+            updates: Reaper::new(&quarantine)?,
             vms: Reaper::new(&quarantine)?,
             quarantine,
             quiet: Atomic::new(false),
@@ -103,6 +109,7 @@ impl Reapers {
         self.destructions.wake();
         self.moves.wake();
         self.submissions.wake();
+        self.updates.wake();
         self.vms.wake();
         self.reached.wake();
     }
@@ -142,6 +149,7 @@ impl Reapers {
             self.destructions.usage(),
             self.moves.usage(),
             self.submissions.usage(),
+            self.updates.usage(),
             self.vms.usage(),
             self.reached.usage(),
         ];

@@ -5,7 +5,10 @@
 
 use crate::{
     ext::uapi::*,
-    fences::hold,
+    fences::hold::{
+        self,
+        Holder, //
+    },
     ioctl::{
         context_allocation::ContextAllocation,
         fence::FenceHandle,
@@ -38,7 +41,11 @@ use crate::{
         }, //
     },
     policy::interval_map::Span,
-    spec::address::PAGE_SIZE, //
+    spec::address::PAGE_SIZE,
+    submit::context::{
+        updates::Updates,
+        Context, //
+    }, //
 };
 use kernel::{
     device::{
@@ -83,6 +90,15 @@ fn read_operations(
     Ok(operations)
 }
 
+/// Addresses that a client can bind something at. `EINVAL` for others, or none.
+fn addresses(va: u64, size: u64) -> Result<Span> {
+    let span = Span::with_len(va, size).ok_or(EINVAL)?;
+    let are_theirs = VA_START <= span.start && span.end <= VA_END;
+    (are_theirs && !span.is_empty())
+        .then_some(span)
+        .ok_or(EINVAL)
+}
+
 fn operation(
     dev: &Device,
     parent: &device::Device<Bound>,
@@ -92,7 +108,7 @@ fn operation(
 ) -> Result<Wanted> {
     let flags = match op.type_ {
         DRM_SKUA_BIND_MAP => DRM_SKUA_BIND_READONLY,
-        DRM_SKUA_BIND_UNMAP | DRM_SKUA_BIND_MAP_FENCE => 0,
+        DRM_SKUA_BIND_UNMAP | DRM_SKUA_BIND_MAP_FENCE | DRM_SKUA_BIND_COPY => 0,
         _ => return Err(EINVAL),
     };
     if op.flags & !flags != 0 {
@@ -109,16 +125,20 @@ fn operation(
             let fence = file.inner().fence(op.handle)?;
             Some((Mapped::Fence(fence), PAGE_SIZE))
         }
-        _ if op.handle != 0 || op.offset != 0 => return Err(EINVAL),
+        _ if op.handle != 0 => return Err(EINVAL),
+        DRM_SKUA_BIND_UNMAP if op.offset != 0 => return Err(EINVAL),
         _ => None,
     };
     let aligned = (op.offset | op.va | op.size) % PAGE_SIZE == 0;
-    let span = Span::with_len(op.va, op.size).ok_or(EINVAL)?;
-    if op.pad != 0 || !aligned || span.is_empty() || span.start < VA_START || span.end > VA_END {
+    let span = addresses(op.va, op.size)?;
+    if op.pad != 0 || !aligned {
         return Err(EINVAL);
     }
     let Some((mapped, bytes)) = mapped else {
-        return Ok(Wanted::Unmap(span));
+        return Ok(match op.type_ {
+            DRM_SKUA_BIND_COPY => Wanted::Copy(addresses(op.offset, op.size)?, span),
+            _ => Wanted::Unmap(span),
+        });
     };
     let end = op.offset.checked_add(op.size);
     if end.is_none_or(|end| end > bytes) {
@@ -140,6 +160,18 @@ fn operation(
         offset: op.offset,
         write,
     })
+}
+
+/// What is held in the order of a context of `vm`. `ENOENT`; `EINVAL` if it is another's;
+/// `ECANCELED` if the context takes no more work.
+fn updates(file: &SkuaFile, handle: u32, vm: &Arc<Vm>) -> Result<Arc<Updates>> {
+    let context = file.inner().context(handle)?;
+    let is_its_own = context.vm().is_some_and(|of| Arc::ptr_eq(of, vm));
+    let updates = context.updates().filter(|_| is_its_own).ok_or(EINVAL)?;
+    match updates.is_active() {
+        true => Ok(updates.clone()),
+        false => Err(ECANCELED),
+    }
 }
 
 impl File {
@@ -187,6 +219,13 @@ impl File {
         let this = file.inner();
         let vm = this.vms.lock().remove(args.vm, args.pad)?;
         vm.destroy();
+        let works_there = |it: &Context| it.vm().is_some_and(|of| Arc::ptr_eq(of, &vm));
+        for context in this.contexts.lock().iter().filter(|it| works_there(it)) {
+            if let Some(updates) = context.updates() {
+                // What binds it holds is cancelled.
+                Holder::look_again(updates.clone());
+            }
+        }
         let is_its_own = |it: &Arc<ContextAllocation>| Arc::ptr_eq(it.vm(), &vm);
         while remove_one(&this.allocations, is_its_own).is_some() {}
         Ok(0)
@@ -201,18 +240,29 @@ impl File {
     ) -> Result<u32> {
         dev.check_health()?;
         let vm = file.inner().vm(args.vm)?;
-        if args.flags != 0 {
+        if args.flags != 0 || args.pad != 0 {
             return Err(EINVAL);
         }
+        let updates = match args.context {
+            0 => None,
+            handle => Some(updates(file, handle, &vm)?),
+        };
         let operations = read_operations(dev, data.parent(), file, &vm, &args.ops)?;
-        let mut values = Values::new(vm.clone());
+        let mut values = Values::new(match &updates {
+            Some(updates) => updates.clone(),
+            None => vm.clone(),
+        });
         let (waits, signals) = syncs::read(file, &args.syncs, Some(&mut values))?;
         let request = BindRequest {
             operations,
             waits,
             signals,
         };
-        hold::submit(&vm, request, values.into_waits())?;
+        let values = values.into_waits();
+        match &updates {
+            Some(updates) => hold::submit(updates, request, values)?,
+            None => hold::submit(&vm, request, values)?,
+        }
         dev.counters
             .binds
             .fetch_add(1, kernel::sync::atomic::Relaxed);

@@ -308,6 +308,11 @@ pub(crate) fn installable(bo: &BoRef) -> Option<Memory> {
     bo.sites.memory()
 }
 
+/// Whether `bo` is destroyed; what is about to be may not be after all.
+pub(crate) fn is_destroyed(bo: &BoRef) -> bool {
+    bo.is_dying() && installable(bo).is_none()
+}
+
 /// Whether `bo` is where it is said to be, and cleared: no work of the driver's own is under way
 /// with it. `EINVAL` unless `reserved` is its lock.
 pub(crate) fn is_settled(bo: &Bo, reserved: &Reserved<'_>) -> Result<bool> {

@@ -23,6 +23,7 @@
 //! |---|---|
 //! | [`requests`] | what clients ask of it, which may be held |
 //! | [`bind`] | a bind: how it is accepted, and performed |
+//! | [`copies`] | what of it copies what is mapped elsewhere |
 //! | [`mod@queue`] | the queue of binds, and whose turn it is |
 //! | [`map`] | the map, and what it is not to name any more |
 //! | [`entries`] | what page tables lead to, for binds and for who moves and destroys |
@@ -113,6 +114,7 @@ use kernel::{
 
 mod bind;
 mod context_allocations;
+mod copies;
 mod entries;
 mod map;
 mod queue;
@@ -285,6 +287,11 @@ impl Vm {
     /// The device that says what has to be resident for its work, and whose failure ends that.
     pub(crate) fn device(&self) -> &Arc<ClientDevice> {
         self.evicted.device()
+    }
+
+    /// The GPU that translates by it.
+    pub(crate) fn gpu(&self) -> &SkuaDevice {
+        &self.dev
     }
 
     /// The root table, for context descriptors.

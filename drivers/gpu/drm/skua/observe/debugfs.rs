@@ -9,7 +9,7 @@
 //! | `gart` | pages of the aperture segment that show memory: number, bus address, whether snooped |
 //! | `vms` | address spaces: mappings, bytes mapped, mappings that are installed, tables, binds that are held |
 //! | `entries` | entries of pages in address spaces: of system memory, snooped and not, and others |
-//! | `contexts` | contexts: engine, address space, status, submissions ended, ticks used, priority (among all contexts, and in its process), submissions queued and held; packets in its queue that have not ended |
+//! | `contexts` | contexts: engine, address space, status, submissions ended, ticks used, priority (among all contexts, and in its process), submissions queued, binds held in its order, submissions held; packets in its queue that have not ended |
 //! | `rings` | engines: state, head and tail, ticks, packets in flight, and words from head to tail |
 //! | `paging` | the paging process: bytes of its address space and of its tables, ticks, packets; how often memory was not idle |
 //! | `idle` | has paging want idle memory from now on, or, read again, not any more |

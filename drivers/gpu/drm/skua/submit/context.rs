@@ -15,8 +15,9 @@
 //! nothing of the context is in the ring.
 //!
 //! Lock: `order`, a mutex, by which [`Context::submit`] has submissions be published and queued in
-//! one order. Those of its [queue](pending), its save [area] and what it [holds](requests) are said
-//! there. Nobody else sees any of them: the engine asks what is [due](pending::Due).
+//! one order. Those of its [queue](pending), its save [area], what it [holds](requests), and what
+//! [binds](updates), are said there. Nobody else sees any of them: the engine asks what is
+//! [due](pending::Due).
 
 use crate::{
     ext::{
@@ -101,7 +102,8 @@ use crate::{
         },
         context::{
             area::Area,
-            pending::Pending, //
+            pending::Pending,
+            updates::Updates, //
         },
         submission::{
             self,
@@ -144,6 +146,7 @@ use kernel::{
 mod area;
 pub(super) mod pending;
 pub(crate) mod requests;
+pub(crate) mod updates;
 
 /// No limit for what is bounded otherwise: the driver's own work by the memory that it is about,
 /// what was held by the place that it has had (preempted work comes back to the queue, so there may
@@ -189,6 +192,8 @@ struct Client {
     slot: ContextSlot,
     /// Who created the context: userspace is told when its work is cut.
     process: Process,
+    /// Binds that the client has be held in the context's order.
+    updates: Arc<Updates>,
     /// What the context adds to what its client used of the engine.
     account: Account,
     /// Its share of the quotas of contexts.
@@ -271,9 +276,11 @@ impl Context {
         let name = dev.engine(engine)?.name();
         let in_use = VmUse::new(vm)?;
         let slot = dev.contexts.reserve()?;
+        let updates = Updates::new(vm, slot).inspect_err(|_| dev.contexts.release(slot))?;
         let client = Client {
             vm: in_use,
             slot,
+            updates,
             process: Process::current(),
             account: Account::new(usage, engine),
             _place: place,
@@ -451,6 +458,11 @@ impl Context {
     /// Its address space; the driver's own has none.
     pub(crate) fn vm(&self) -> Option<&Arc<Vm>> {
         self.client.as_ref().map(|client| client.vm.vm())
+    }
+
+    /// What binds are held in its order; none of the driver's own.
+    pub(crate) fn updates(&self) -> Option<&Arc<Updates>> {
+        self.client.as_ref().map(|client| &client.updates)
     }
 
     /// Whether it is of the client whose address spaces count in `quota`, and holds work.
@@ -742,7 +754,8 @@ impl Context {
             is_first
         };
         // What is held is cancelled.
-        if !self.is_system() {
+        if let Some(updates) = self.updates() {
+            updates.end(self.status() != Status::Destroyed);
             Self::look_again(self.clone());
         }
         is_first

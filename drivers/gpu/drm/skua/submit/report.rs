@@ -111,7 +111,7 @@ pub(crate) fn contexts(dev: &SkuaDevice, out: &mut impl Write) -> Result {
         let line = writeln!(
             out,
             "context {}: engine {} vm {} status {} ended {} ticks {} priority {}/{} \
-             queued {} held {}",
+             queued {} updates {} held {}",
             context.id(),
             context.engine(),
             context.vm().map_or(Asid::SYSTEM, |vm| vm.asid()),
@@ -121,6 +121,7 @@ pub(crate) fn contexts(dev: &SkuaDevice, out: &mut impl Write) -> Result {
             context.level().priority(),
             context.in_process().priority(),
             context.queued(),
+            context.updates().map_or(0, |updates| updates.holds().len()),
             context.holds().len()
         );
         result = result.and(line);

@@ -26,7 +26,6 @@ use crate::{
     },
     fences::{
         gate::Gate,
-        hold::MAX_REQUESTS,
         monitored::Promise,
         signals::Signals, //
     },
@@ -50,6 +49,10 @@ use crate::{
         },
         page_table::PageTable,
         vm::{
+            copies::{
+                self,
+                Step, //
+            },
             map::MapGuard,
             Vm, //
         }, //
@@ -106,7 +109,8 @@ pub(super) enum Operation {
 }
 
 impl Operation {
-    fn span(&self) -> Span {
+    /// The addresses, not empty.
+    pub(super) fn span(&self) -> Span {
         match self {
             Self::Map(span, _) | Self::Unmap(span) => *span,
         }
@@ -186,22 +190,27 @@ impl Reapable for Bind {
 }
 
 impl Vm {
-    /// Queues a bind of `operations`, whose ranges and handles were checked, after `waits`; a
-    /// client's by [`hold::submit`].
+    /// Queues a bind of `steps`, whose ranges and handles were checked, after `waits`; a client's
+    /// by [`hold::submit`].
     ///
-    /// `ENOSPC` if [`MAX_REQUESTS`] binds wait; `ENOENT` if its handle is gone, or an object
-    /// that stays where it is is destroyed; `ENOMEM`, `ENODEV`; `ECANCELED` if the client is gone.
-    /// Nothing has changed then.
+    /// `ENOSPC` if `most` binds wait; `ENOENT` if its handle is gone; `ENOMEM`, `ENODEV`;
+    /// `ECANCELED` if the client is gone, or what `check` says when nothing comes between it and
+    /// the bind any more; as [`copies::look_up`]. Nothing has changed then.
     pub(super) fn bind(
         self: &Arc<Self>,
-        operations: KVVec<Operation>,
+        steps: KVVec<Step>,
         waits: Few<Fence>,
+        most: u32,
         signals: &mut Signals,
+        check: impl FnOnce() -> Result,
     ) -> Result {
         let dev = device::enter(&*self.dev).ok_or(ENODEV)?;
         let parent = gpu::parent(&dev);
         let mut guard = self.map();
-        let _signalling = self.accept(parent, &mut guard.map, operations, waits, signals)?;
+        let map = &mut guard.map;
+        let operations = copies::look_up(map, steps)?;
+        check()?;
+        let _signalling = self.accept(parent, map, operations, waits, most, signals)?;
         // What has gone meanwhile is seen to when the bind is done, as that allocates.
         let MapGuard { map, .. } = guard;
         drop(map);
@@ -218,6 +227,7 @@ impl Vm {
         map: &mut IntervalMap<KernelHeap, Mapping>,
         operations: KVVec<Operation>,
         mut waits: Few<Fence>,
+        most: u32,
         signals: &mut Signals,
     ) -> Result<Signalling> {
         let tables = self.reached.tables.access(parent)?;
@@ -252,12 +262,12 @@ impl Vm {
                 Some(error) => Some(error),
                 // Nobody would end it.
                 None if binds.destroyed => Some(ENOENT),
-                None if binds.len >= MAX_REQUESTS => Some(ENOSPC),
+                None if binds.len >= most => Some(ENOSPC),
                 None => None,
             };
             if refused.is_none() {
                 // From here on the address space stays where a device that is lost finds it. No
-                // wrap: see `MAX_REQUESTS`.
+                // wrap: each is in memory.
                 binds.len = binds.len.wrapping_add(1);
             }
             refused
@@ -321,6 +331,7 @@ impl Vm {
         operations: &[Operation],
         waits: &mut Few<Fence>,
     ) -> Result<(KVVec<Memory>, KVVec<Node>)> {
+        Self::wait_for_memory(operations, waits)?;
         let memory = KVVec::with_capacity(operations.len(), client_flags())?;
         let mut records = KVVec::new();
         // What the operations so far have mapped.
@@ -339,11 +350,10 @@ impl Vm {
                 }
             }
             if let Operation::Map(span, mapping) = operation {
-                Self::wait_for_memory(mapping.bo(), waits)?;
                 if BoData::may_change(mapping.bo()) {
                     tables.prepare(&self.dev, parent, span.start, span.len(), 0)?;
-                } else {
-                    let memory = bo::installable(mapping.bo()).ok_or(ENOENT)?;
+                } else if let Some(memory) = bo::installable(mapping.bo()) {
+                    // Without, it is destroyed, and nothing is installed.
                     memory.with_pieces(parent, mapping.offset(), |pieces| {
                         let plan = PagePlan::new(span.start, span.len(), Sizes::ALL, pieces);
                         for run in plan.map_err(|_| EINVAL)? {
@@ -364,10 +374,27 @@ impl Vm {
         Ok((memory, records))
     }
 
-    /// Adds what the memory of `bo` waits for to `waits`. `ENOMEM`; `EINTR` if a signal arrives.
-    fn wait_for_memory(bo: &BoRef, waits: &mut Few<Fence>) -> Result {
-        if let Some(fence) = bo::own_work(bo, &resv::lock(&**bo)?)? {
-            waits.push(fence)?;
+    /// Adds what the memory that `operations` map waits for to `waits`: each fence once, as a
+    /// callback for each would run with interrupts off. `ENOMEM`; `EINTR` if a signal arrives.
+    fn wait_for_memory(operations: &[Operation], waits: &mut Few<Fence>) -> Result {
+        let mut objects = Few::Empty;
+        for operation in operations {
+            if let Operation::Map(_, mapping) = operation {
+                objects.push(mapping.bo())?;
+            }
+        }
+        let address = |bo: &BoRef| core::ptr::from_ref(&**bo).addr();
+        objects.sort_unstable_by_key(|bo| address(bo));
+        let mut last = 0;
+        for bo in &*objects {
+            if core::mem::replace(&mut last, address(bo)) == address(bo) {
+                continue;
+            }
+            if let Some(fence) = bo::own_work(bo, &resv::lock(&***bo)?)? {
+                if !waits.contains(&fence) {
+                    waits.push(fence)?;
+                }
+            }
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use crate::{
     ext::device,
     fences::{
         gate::Wake,
+        hold::MAX_REQUESTS,
         signals::Signals, //
     },
     few::Few,
@@ -189,7 +190,7 @@ impl Vm {
             if !operations.is_empty() {
                 let nothing = &mut Signals::new();
                 // Nothing is published: the worker comes by.
-                drop(self.accept(parent, map, operations, Few::Empty, nothing)?);
+                drop(self.accept(parent, map, operations, Few::Empty, MAX_REQUESTS, nothing)?);
             }
         }
         Ok(())

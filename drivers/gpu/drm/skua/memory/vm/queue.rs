@@ -33,8 +33,9 @@ use kernel::{
 pub(super) struct Binds {
     /// In the order in which they were accepted.
     pub(super) queue: List<Bind>,
-    /// How many are in `queue`, or accepted and on their way there; at most
-    /// [`MAX_REQUESTS`](crate::fences::hold::MAX_REQUESTS).
+    /// How many are in `queue`, or accepted and on their way there: as many as were held, and
+    /// others as long as these are less than
+    /// [`MAX_REQUESTS`](crate::fences::hold::MAX_REQUESTS) together.
     pub(super) len: u32,
     /// A thread is at one, which it has taken out of `queue`.
     busy: bool,

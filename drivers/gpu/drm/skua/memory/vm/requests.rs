@@ -12,7 +12,8 @@ use crate::{
             self,
             Holder,
             Holds,
-            Workers, //
+            Workers,
+            MAX_REQUESTS, //
         },
         monitored::{
             End,
@@ -26,10 +27,14 @@ use crate::{
     gpu::SkuaDevice,
     kernel_heap::client_flags,
     memory::{
-        bo::BoRef,
+        bo::{
+            self,
+            BoRef, //
+        },
         vm::{
             begin_mapping,
             bind::Operation,
+            copies::Step,
             Vm, //
         }, //
     },
@@ -65,15 +70,17 @@ pub(crate) enum Wanted {
     },
     /// Unmaps what is mapped there, if anything.
     Unmap(Span),
+    /// Maps in the second range what is mapped in the first, which is as long.
+    Copy(Span, Span),
 }
 
 impl Wanted {
     /// Has `vm` use the object. What was destroyed while the operation was held is not mapped any
     /// more, as if that had been since the bind was accepted. Errors as of
     /// [`begin_mapping`].
-    fn begin(&self, vm: &Vm) -> Result<Operation> {
-        Ok(match self {
-            Self::Map { span, bo, .. } if bo.is_dying() => Operation::Unmap(*span),
+    fn begin(&self, vm: &Vm) -> Result<Step> {
+        Ok(Step::Do(match self {
+            Self::Map { span, bo, .. } if bo::is_destroyed(bo) => Operation::Unmap(*span),
             Self::Map {
                 span,
                 bo,
@@ -81,7 +88,8 @@ impl Wanted {
                 write,
             } => Operation::Map(*span, begin_mapping(vm, bo.clone(), *offset, *write)?),
             Self::Unmap(span) => Operation::Unmap(*span),
-        })
+            Self::Copy(from, to) => return Ok(Step::Copy(*from, *to)),
+        }))
     }
 }
 
@@ -93,6 +101,32 @@ pub(crate) struct BindRequest {
     pub(crate) waits: Few<Fence>,
     /// What is signalled when they are done.
     pub(crate) signals: Signals,
+}
+
+impl Vm {
+    /// Does what a client wants when all binds before are done; what was `held` has had its place
+    /// among them, and is tried again if that fails. As [`Vm::bind`], and [`begin_mapping`].
+    pub(crate) fn submit_bind(
+        self: &Arc<Self>,
+        request: &mut BindRequest,
+        held: bool,
+        check: impl FnOnce() -> Result,
+    ) -> Result {
+        let BindRequest {
+            operations,
+            waits,
+            signals,
+        } = request;
+        let mut steps = KVVec::with_capacity(operations.len(), client_flags())?;
+        for operation in &*operations {
+            steps.push(operation.begin(self)?, client_flags())?;
+        }
+        let (waits, most) = match held {
+            true => (waits.try_clone()?, u32::MAX),
+            false => (take(waits), MAX_REQUESTS),
+        };
+        self.bind(steps, waits, most, signals, check)
+    }
 }
 
 impl Holder for Vm {
@@ -126,20 +160,7 @@ impl Holder for Vm {
         _values: &[Wait],
         held: Option<Instant<Monotonic>>,
     ) -> Result {
-        let BindRequest {
-            operations,
-            waits,
-            signals,
-        } = request;
-        let mut now = KVVec::with_capacity(operations.len(), client_flags())?;
-        for operation in &*operations {
-            now.push(operation.begin(this)?, client_flags())?;
-        }
-        let waits = match held {
-            Some(_) => waits.try_clone()?,
-            None => take(waits),
-        };
-        this.bind(now, waits, signals)
+        this.submit_bind(request, held.is_some(), || Ok(()))
     }
 
     fn fail(_this: &Arc<Self>, error: Error) -> Error {

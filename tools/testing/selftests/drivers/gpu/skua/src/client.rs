@@ -654,11 +654,27 @@ impl Client {
         ops: &[drm_skua_bind_op],
         syncs: &[drm_skua_sync],
     ) -> Result<(), Errno> {
+        self.bind_in_order_of(0, vm, ops, syncs)
+    }
+
+    /// VM_BIND in the order of a context.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn bind_in_order_of(
+        &self,
+        context: u32,
+        vm: u32,
+        ops: &[drm_skua_bind_op],
+        syncs: &[drm_skua_sync],
+    ) -> Result<(), Errno> {
         let mut argument = drm_skua_vm_bind {
             vm,
-            flags: 0,
+            context,
             ops: array(ops),
             syncs: array(syncs),
+            ..Default::default()
         };
         self.call(DRM_IOCTL_SKUA_VM_BIND, &mut argument)
     }
@@ -1373,6 +1389,14 @@ pub fn map_readonly(handle: u32, offset: u64, va: u64, size: u64) -> drm_skua_bi
     drm_skua_bind_op {
         flags: DRM_SKUA_BIND_READONLY,
         ..map(handle, offset, va, size)
+    }
+}
+
+/// Maps in a range what is mapped in another.
+pub fn map_copy(from: u64, va: u64, size: u64) -> drm_skua_bind_op {
+    drm_skua_bind_op {
+        type_: DRM_SKUA_BIND_COPY,
+        ..map(0, from, va, size)
     }
 }
 

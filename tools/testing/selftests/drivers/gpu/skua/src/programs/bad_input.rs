@@ -7,7 +7,7 @@
 use std::process::ExitCode;
 
 use skua_selftests::client::{
-    array, map, map_fence, signal, signal_point, signal_value, unmap, wait, wait_value,
+    array, map, map_copy, map_fence, signal, signal_point, signal_value, unmap, wait, wait_value,
 };
 use skua_selftests::raw::{argument_size, ioctl_at, with_size, Errno};
 use skua_selftests::table::Table;
@@ -431,19 +431,32 @@ fn array_cases<T: Copy + PartialEq + std::fmt::Debug, E: Copy + Default>(
 
 fn vm_bind() {
     let (client, vm, handle) = binder();
+    let engine = client.engine(DRM_SKUA_ENGINE_COPY);
+    let context = client.context_create(vm, engine).expect("CONTEXT_CREATE");
+    let other = client.vm_create().expect("VM_CREATE");
+    let others = client.context_create(other, engine);
+    let others = others.expect("CONTEXT_CREATE");
     let ops = [map(handle, 0, VA, PAGE)];
     let syncs = [signal(client.syncobj())];
     let good = drm_skua_vm_bind {
         vm,
-        flags: 0,
+        context,
         ops: array(&ops),
         syncs: array(&syncs),
+        ..Default::default()
     };
     let mut table = Table::new(&client, DRM_IOCTL_SKUA_VM_BIND, good);
-    for vm in no_handles(vm) {
+    for vm in no_handles(other) {
         table.case(&format!("vm {vm:#x}"), Errno::ENOENT, |a| a.vm = vm);
     }
+    for context in [others + 1, 0x7fff_ffff, u32::MAX] {
+        let name = format!("context {context:#x}");
+        table.case(&name, Errno::ENOENT, |a| a.context = context);
+    }
+    let name = "a context of another address space";
+    table.case(name, Errno::EINVAL, |a| a.context = others);
     table.bits("flags", 0, |a| &mut a.flags);
+    table.bits("pad", 0, |a| &mut a.pad);
     table.case("no operations", Errno::EINVAL, |a| {
         a.ops = drm_skua_array::default()
     });
@@ -776,7 +789,7 @@ fn vm_bind_operations() {
         good: good_op,
         member: |a| &mut a.ops,
     };
-    for kind in [DRM_SKUA_BIND_MAP_FENCE + 1, 0x100, u32::MAX] {
+    for kind in [DRM_SKUA_BIND_COPY + 1, 0x100, u32::MAX] {
         cases.case(&format!("type {kind:#x}"), Errno::EINVAL, |op| {
             op.type_ = kind
         });
@@ -874,6 +887,39 @@ fn vm_bind_operations() {
                 *op = unmap(va, size);
             },
         );
+    }
+    let same = map_copy(VA, VA + PAGE, PAGE);
+    for (name, op) in [
+        ("with a handle", drm_skua_bind_op { handle, ..same }),
+        ("with pad", drm_skua_bind_op { pad: 1, ..same }),
+        (
+            "with a flag",
+            drm_skua_bind_op {
+                flags: DRM_SKUA_BIND_READONLY,
+                ..same
+            },
+        ),
+    ] {
+        cases.case(&format!("copy {name}"), Errno::EINVAL, |good| *good = op);
+    }
+    for bad in [
+        0,
+        1,
+        VA + 1,
+        device.va_start - PAGE,
+        device.va_end,
+        u64::MAX - PAGE + 1,
+    ] {
+        for (from, to) in [(bad, VA), (VA, bad)] {
+            let name = format!("copy of {from:#x} to {to:#x}");
+            cases.case(&name, Errno::EINVAL, |op| *op = map_copy(from, to, PAGE));
+        }
+    }
+    for size in [0, 1, PAGE + 1, 1 << 48, u64::MAX - PAGE + 1] {
+        let name = format!("copy of {size:#x} bytes");
+        cases.case(&name, Errno::EINVAL, |op| {
+            *op = map_copy(VA, VA + PAGE, size)
+        });
     }
     let fence = client.fence(0);
     let value = map_fence(fence, VA);

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use skua_selftests::cgroup::MemoryGroup;
 use skua_selftests::client::{
-    map, map_readonly, signal, signal_point, signal_value, unmap, wait, wait_point,
-    wait_value as wait_for_value, PATIENCE,
+    map, map_copy, map_fence, map_readonly, signal, signal_point, signal_value, unmap, wait,
+    wait_point, wait_value as wait_for_value, PATIENCE,
 };
 use skua_selftests::function::Function;
 use skua_selftests::program::{address, STORE_FOR_EVER};
@@ -47,6 +47,13 @@ pub(crate) fn main() -> ExitCode {
         held_binds_that_are_let_go_meanwhile_are_cancelled_too: 60,
         held_binds_outlive_their_device,
         held_binds_have_a_limit: 60,
+        binds_in_the_order_of_a_context_hold_no_others,
+        binds_held_in_its_order_end_with_a_context,
+        binds_held_in_the_order_of_a_context_have_a_limit: 60,
+        binds_copy_what_is_mapped,
+        a_held_bind_copies_what_is_mapped_then,
+        a_bind_that_cannot_be_done_fails_its_context,
+        copies_have_a_limit: 60,
         old_translations_are_not_used_after_the_signal: 120,
         tables_are_given_back: 60,
         unmapping_nothing_takes_no_tables,
@@ -421,13 +428,13 @@ fn longer_elements_of_a_later_version() {
     let syncs = [signal(done)];
     let mut argument = drm_skua_vm_bind {
         vm: rig.vm,
-        flags: 0,
         ops: drm_skua_array {
             stride: 4096,
             count: 2,
             pointer: longer.as_ptr() as u64,
         },
         syncs: skua_selftests::client::array(&syncs),
+        ..Default::default()
     };
     assert_eq!(rig.call(DRM_IOCTL_SKUA_VM_BIND, &mut argument), Ok(()));
     assert_eq!(rig.wait(done), Ok(()));
@@ -716,6 +723,262 @@ fn held_binds_have_a_limit() {
     assert_eq!(rig.fence_signal(fence, 1), Ok(()));
     assert!(rig.fence_gets(counted, 4095));
     assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
+}
+
+/// What waits in the order of a context is in the way of nothing else, and in order itself.
+fn binds_in_the_order_of_a_context_hold_no_others() {
+    let rig = Rig::new();
+    let (fence, bound) = (rig.fence(0), rig.fence(0));
+    let out = rig.buffer(Place::System, PAGE);
+    let handles = [1_u64, 2, 3].map(|value| {
+        let handle = rig.bo(Place::System, PAGE);
+        rig.map(handle).write(0, value);
+        handle
+    });
+    let va = rig.reserve(PAGE);
+    let bind = |context, n: usize, syncs: &[_]| {
+        let ops = [map(handles[n], 0, va, PAGE)];
+        rig.bind_in_order_of(context, rig.vm, &ops, syncs)
+    };
+    let first = [wait_for_value(fence, 1), signal_value(bound, 1)];
+    assert_eq!(bind(rig.compute, 0, &first), Ok(()));
+    // Behind it, though it waits for nothing.
+    assert_eq!(bind(rig.compute, 1, &[signal_value(bound, 2)]), Ok(()));
+    // The address space's own order, and another context's.
+    for context in [0, rig.copy] {
+        let done = rig.syncobj();
+        assert_eq!(bind(context, 2, &[signal(done)]), Ok(()));
+        assert_eq!(rig.wait(done), Ok(()), "context {context}");
+        assert_eq!(peek(&rig, &out, va), Ok(3));
+    }
+    // And the other way round.
+    let held = rig.fence(0);
+    assert_eq!(bind(0, 2, &[wait_for_value(held, 1)]), Ok(()));
+    assert!(!rig.fence_has(bound, 1));
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert!(rig.fence_gets(bound, 2));
+    assert_eq!(peek(&rig, &out, va), Ok(2));
+    assert_eq!(rig.fence_signal(held, 1), Ok(()));
+    assert_eq!(rig.bind_and_wait(rig.vm, &[unmap(va, PAGE)]), Ok(()));
+    assert_eq!(peek(&rig, &out, va), Err(Errno::EFAULT));
+}
+
+/// How a context ends of which binds are held.
+type Ending = fn(&Rig, u32, u32) -> Result<(), Errno>;
+
+fn binds_held_in_its_order_end_with_a_context() {
+    let endings: [(&str, Ending, bool); 3] = [
+        (
+            "context",
+            |rig, context, _| rig.context_destroy(context),
+            false,
+        ),
+        ("address space", |rig, _, vm| rig.vm_destroy(vm), false),
+        (
+            "work",
+            |rig, context, _| {
+                // Nothing is mapped there.
+                let done = rig.syncobj();
+                let buffer = drm_skua_buffer {
+                    va: 1 << 41,
+                    size: 8,
+                    flags: 0,
+                };
+                rig.submit(context, &[buffer], &[signal(done)])?;
+                assert_eq!(rig.wait(done), Err(Errno::EFAULT));
+                Ok(())
+            },
+            true,
+        ),
+    ];
+    for (what, end, fails) in endings {
+        let rig = Rig::new();
+        let device = rig.device_create(0).expect("DEVICE_CREATE");
+        let vm = rig.vm_create_for(device).expect("VM_CREATE");
+        let context = rig.context_create(vm, rig.engine(DRM_SKUA_ENGINE_COPY));
+        let context = context.expect("CONTEXT_CREATE");
+        let (fence, promised) = (rig.fence(0), rig.fence(0));
+        let ops = [map(rig.bo(Place::System, PAGE), 0, 1 << 40, PAGE)];
+        let done = rig.syncobj();
+        let syncs = [
+            wait_for_value(fence, 1),
+            signal(done),
+            signal_value(promised, 1),
+        ];
+        assert_eq!(rig.bind_in_order_of(context, vm, &ops, &syncs), Ok(()));
+        assert_eq!(end(&rig, context, vm), Ok(()), "{what}");
+        assert_eq!(rig.wait(done), Err(Errno::ECANCELED), "{what}");
+        assert_eq!(rig.fence_has(promised, 1), fails, "{what}");
+        let refused = rig.bind_in_order_of(context, vm, &ops, &[]);
+        let expected = match fails {
+            true => Errno::ECANCELED,
+            false => Errno::ENOENT,
+        };
+        assert_eq!(refused, Err(expected), "{what}");
+        assert_eq!(rig.fence_signal(fence, 1), Ok(()), "{what}");
+        if !fails {
+            assert_eq!(rig.fence_signal(promised, 1), Ok(()), "{what}");
+        }
+    }
+}
+
+fn binds_held_in_the_order_of_a_context_have_a_limit() {
+    quiet();
+    let rig = Rig::new();
+    let (fence, counted) = (rig.fence(0), rig.fence(0));
+    let ops = [map(rig.bo(Place::System, PAGE), 0, rig.reserve(PAGE), PAGE)];
+    let bind = |syncs: &[_]| rig.bind_in_order_of(rig.copy, rig.vm, &ops, syncs);
+    assert_eq!(bind(&[wait_for_value(fence, 1)]), Ok(()));
+    for n in 1..4096 {
+        assert_eq!(bind(&[signal_value(counted, n)]), Ok(()), "{n}");
+    }
+    assert_eq!(bind(&[]), Err(Errno::ENOSPC));
+    assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert!(rig.fence_gets(counted, 4095));
+    assert_eq!(bind(&[]), Ok(()));
+}
+
+/// Each operation finds what those before it, and the binds before, have left.
+fn binds_copy_what_is_mapped() {
+    let rig = Rig::new();
+    let out = rig.buffer(Place::System, PAGE);
+    let handle = rig.bo(Place::System, 8 * PAGE);
+    let memory = rig.map(handle);
+    for (page, value) in (0..8).zip(100..) {
+        memory.write(page * 4096, value);
+    }
+    let page = |range: u64, n: u64| range + n * PAGE;
+    let (from, to) = (rig.reserve(8 * PAGE), rig.reserve(8 * PAGE));
+    let seen = |range| {
+        (0..8)
+            .map(|n| peek(&rig, &out, page(range, n)).unwrap_or(0))
+            .collect::<Vec<_>>()
+    };
+    let ops = [
+        map(handle, 2 * PAGE, page(from, 1), 4 * PAGE),
+        unmap(page(from, 2), PAGE),
+        map(handle, 0, to, 8 * PAGE),
+        map_copy(page(from, 1), to, 4 * PAGE),
+    ];
+    assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
+    assert_eq!(seen(from), [0, 102, 0, 104, 105, 0, 0, 0]);
+    assert_eq!(seen(to), [102, 0, 104, 105, 104, 105, 106, 107]);
+    // Ranges that overlap, up and down, and in a bind of their own.
+    let ops = [
+        map_copy(from, page(from, 1), 6 * PAGE),
+        map_copy(page(from, 2), from, 6 * PAGE),
+    ];
+    assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
+    assert_eq!(seen(from), [102, 0, 104, 105, 0, 0, 0, 0]);
+    // Of nothing, and on itself.
+    let ops = [
+        map_copy(to, to, 8 * PAGE),
+        map_copy(page(from, 4), page(to, 4), 4 * PAGE),
+    ];
+    assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
+    assert_eq!(seen(to), [102, 0, 104, 105, 0, 0, 0, 0]);
+    // A copy is as good as what it is of, and lives on.
+    let fence = rig.fence(7);
+    let ops = [
+        map_readonly(handle, 0, from, PAGE),
+        map_fence(fence, page(from, 1)),
+        map_copy(from, to, 2 * PAGE),
+        unmap(from, 8 * PAGE),
+    ];
+    assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
+    assert_eq!(rig.fence_destroy(fence), Ok(()));
+    assert_eq!(seen(to)[..2], [100, 7]);
+    for n in 0..2 {
+        let context = rig.new_context(Engine::Copy);
+        let written = rig.start_in(context, &[write(page(to, n), 1)]).wait();
+        assert_eq!(written, Err(Errno::EFAULT), "page {n}");
+    }
+}
+
+/// A held copy is of what is mapped when it is let go, and of nothing that is destroyed by then.
+fn a_held_bind_copies_what_is_mapped_then() {
+    let rig = Rig::new();
+    let (fence, bound) = (rig.fence(0), rig.fence(0));
+    let out = rig.buffer(Place::System, PAGE);
+    let handles = [1_u64, 2, 3].map(|value| {
+        let handle = rig.bo(Place::System, PAGE);
+        rig.map(handle).write(0, value);
+        handle
+    });
+    let (from, to) = (rig.reserve(2 * PAGE), rig.reserve(2 * PAGE));
+    let both = |a, b| [map(a, 0, from, PAGE), map(b, 0, from + PAGE, PAGE)];
+    let ops = both(handles[0], handles[0]);
+    assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
+    let syncs = [wait_for_value(fence, 1), signal_value(bound, 1)];
+    let ops = [map_copy(from, to, 2 * PAGE)];
+    let held = rig.bind_in_order_of(rig.copy, rig.vm, &ops, &syncs);
+    assert_eq!(held, Ok(()));
+    let ops = both(handles[1], handles[2]);
+    assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
+    assert_eq!(rig.destroy(&handles[2..], 0), Ok(()));
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert!(rig.fence_gets(bound, 1));
+    let seen = [to, to + PAGE].map(|va| peek(&rig, &out, va));
+    assert_eq!(seen, [Ok(2), Err(Errno::EFAULT)]);
+}
+
+/// Nobody goes on as if it were done: what it promised is lost, and its context with it.
+fn a_bind_that_cannot_be_done_fails_its_context() {
+    let rig = Rig::new();
+    let (fence, promised) = (rig.fence(0), rig.fence(0));
+    let handle = rig.bo(Place::System, 2 * PAGE);
+    let (from, to) = (rig.reserve(1024 * PAGE), rig.reserve(5 * 1024 * PAGE));
+    let copies: Vec<_> = (0..5)
+        .map(|n| map_copy(from, to + n * 1024 * PAGE, 1024 * PAGE))
+        .collect();
+    let done = rig.syncobj();
+    let syncs = [
+        wait_for_value(fence, 1),
+        signal(done),
+        signal_value(promised, 1),
+    ];
+    let held = rig.bind_in_order_of(rig.copy, rig.vm, &copies, &syncs);
+    assert_eq!(held, Ok(()));
+    let maps: Vec<_> = (0..1024)
+        .map(|n| map(handle, n % 2 * PAGE, from + n * PAGE, PAGE))
+        .collect();
+    assert_eq!(rig.bind_and_wait(rig.vm, &maps), Ok(()));
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert_eq!(rig.wait(done), Err(Errno::ECANCELED));
+    assert!(rig.fence_has(promised, u64::MAX));
+    let status = |context| rig.state(context).expect("CONTEXT_STATE").status;
+    assert_eq!(status(rig.copy), DRM_SKUA_CONTEXT_LOST);
+    // Others go on.
+    assert_eq!(status(rig.compute), DRM_SKUA_CONTEXT_ACTIVE);
+    let end = rig.bind_and_wait(rig.vm, &[unmap(from, 1024 * PAGE)]);
+    assert_eq!(end, Ok(()));
+}
+
+/// Of few operations come no more than many, and those that are too many change nothing.
+fn copies_have_a_limit() {
+    const MOST: u64 = 4096;
+    quiet();
+    let rig = Rig::new();
+    let out = rig.buffer(Place::System, PAGE);
+    let handle = rig.bo(Place::System, 2 * PAGE);
+    rig.map(handle).write(0, 1);
+    let (from, to) = (rig.reserve(1024 * PAGE), rig.reserve((MOST + 1) * PAGE));
+    // Neighbours that are one mapping each.
+    let ops: Vec<_> = (0..1024)
+        .map(|n| map(handle, n % 2 * PAGE, from + n * PAGE, PAGE))
+        .collect();
+    assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
+    let mut ops: Vec<_> = (0..MOST / 1024)
+        .map(|n| map_copy(from, to + n * 1024 * PAGE, 1024 * PAGE))
+        .collect();
+    ops.push(map_copy(from, to + MOST * PAGE, PAGE));
+    let refused = rig.bind_and_wait(rig.vm, &ops);
+    assert_eq!(refused, Err(Errno::E2BIG));
+    assert_eq!(peek(&rig, &out, to), Err(Errno::EFAULT));
+    ops.pop();
+    assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
+    assert_eq!(peek(&rig, &out, to + (MOST - 1024) * PAGE), Ok(1));
 }
 
 fn old_translations_are_not_used_after_the_signal() {
