@@ -300,7 +300,9 @@ impl Adapter {
     /// ranges, so that they come in order.
     pub(crate) fn space(&self) -> MutexGuard<'_, AddressSpace> {
         self.page_tables().iter().for_each(|tables| tables.sweep());
-        lock(&self.0.space)
+        let mut space = lock(&self.0.space);
+        space.sweep(|span| self.unmap(span).is_ok());
+        space
     }
 
     /// Gives back the addresses of memory that is destroyed, with the ranges that clients got for

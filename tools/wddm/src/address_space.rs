@@ -20,7 +20,10 @@ use skua_policy::{
     std_heap::StdHeap,
 };
 
-use crate::status::{Result, Status};
+use crate::{
+    page_tables::PastUpdate,
+    status::{Result, Status},
+};
 
 /// The smallest GPU page, in bytes.
 pub(crate) const PAGE: u64 = 4096;
@@ -42,12 +45,22 @@ pub(crate) struct Wanted {
 }
 
 /// A range that a client has by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Named {
     /// Bytes of the range.
     size: u64,
     /// What the range is for.
     kind: Kind,
+    /// The last updates that may map there, or look what is mapped: one of each context.
+    updates: Vec<PastUpdate>,
+}
+
+/// A range that a client has freed: taken, and nobody's, until the updates are over that may map
+/// there.
+#[derive(Debug)]
+struct Freed {
+    span: Span,
+    updates: Vec<PastUpdate>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +93,8 @@ pub(crate) struct AddressSpace {
     named: BTreeMap<u64, Named>,
     /// How many reservations there were.
     reservations: u64,
+    /// Those that were freed, and are not free.
+    freed: Vec<Freed>,
 }
 
 impl std::fmt::Debug for AddressSpace {
@@ -101,6 +116,7 @@ impl AddressSpace {
             pages: info.page_sizes.clone(),
             named: BTreeMap::new(),
             reservations: 0,
+            freed: Vec::new(),
         }
     }
 
@@ -149,12 +165,13 @@ impl AddressSpace {
     ///
     /// Without memory for it the range stays taken, which wastes addresses and nothing else.
     pub(crate) fn give_back(&mut self, va: u64, size: u64) {
-        self.vacate(va, size.saturating_add(PAGE));
+        if let Some(span) = Span::with_len(va, size.saturating_add(PAGE)) {
+            self.vacate(span);
+        }
     }
 
-    fn vacate(&mut self, va: u64, size: u64) {
-        let span = Span::with_len(va, size);
-        if let (Some(span), Ok(mut nodes)) = (span, self.taken.prepare(UNMAP_NODES)) {
+    fn vacate(&mut self, span: Span) {
+        if let Ok(mut nodes) = self.taken.prepare(UNMAP_NODES) {
             let _ = self.taken.unmap(&mut nodes, span, |_| {});
             self.taken.release(nodes);
         }
@@ -205,7 +222,13 @@ impl AddressSpace {
         self.reservations += 1;
         let kind = Kind::Reserved(self.reservations);
         let size = span.len();
-        self.named.insert(span.start, Named { size, kind });
+        let updates = Vec::new();
+        let named = Named {
+            size,
+            kind,
+            updates,
+        };
+        self.named.insert(span.start, named);
         Ok(span.start)
     }
 
@@ -225,16 +248,17 @@ impl AddressSpace {
         let named = Named {
             size: span.len(),
             kind: Kind::Mapped(owner),
+            updates: Vec::new(),
         };
         self.named.insert(span.start, named);
         Ok((span, true))
     }
 
     /// The range of a client's that has all of `span`.
-    fn named_around(&self, span: Span) -> Option<Named> {
+    fn named_around(&self, span: Span) -> Option<&Named> {
         let (base, named) = self.named.range(..=span.start).next_back()?;
         // No overflow: it is in the address space.
-        (span.end <= base + named.size).then_some(*named)
+        (span.end <= base + named.size).then_some(named)
     }
 
     /// The number of the reservation that has all of `span`; multiples of a page.
@@ -249,7 +273,7 @@ impl AddressSpace {
             Some(Named {
                 kind: Kind::Reserved(number),
                 ..
-            }) => Ok(number),
+            }) => Ok(*number),
             _ => Err(Status::INVALID_PARAMETER),
         }
     }
@@ -275,10 +299,52 @@ impl AddressSpace {
             .collect()
     }
 
-    /// Takes a range from its client; nothing is mapped in it any more.
+    /// Notes an update that changes, or copies, what is mapped at an address in a reservation.
+    pub(crate) fn note_update(&mut self, va: u64, update: &PastUpdate) {
+        if let Some((_, named)) = self.named.range_mut(..=va).next_back() {
+            let mut updates = named.updates.iter_mut();
+            match updates.find(|past| past.is_of_the_same(update)) {
+                Some(past) => *past = update.clone(),
+                None => {
+                    named.updates.retain(|past| !past.is_over());
+                    named.updates.push(update.clone());
+                }
+            }
+        }
+    }
+
+    /// Forgets the updates of a client's range that are over. Who unmaps it after that unmaps what
+    /// they have mapped.
+    pub(crate) fn forget_updates(&mut self, span: Span) {
+        if let Some(named) = self.named.get_mut(&span.start) {
+            named.updates.retain(|update| !update.is_over());
+        }
+    }
+
+    /// Takes a range from its client, in which nothing is mapped but by updates that are not
+    /// [forgotten](AddressSpace::forget_updates): behind these it is free
+    /// ([`AddressSpace::sweep`]).
     pub(crate) fn free(&mut self, span: Span) {
-        self.named.remove(&span.start);
-        self.vacate(span.start, span.len());
+        let named = self.named.remove(&span.start);
+        let updates = named.map_or_else(Vec::new, |named| named.updates);
+        match updates.is_empty() {
+            true => self.vacate(span),
+            false => self.freed.push(Freed { span, updates }),
+        }
+    }
+
+    /// Gives back the freed ranges whose updates are over, if that `unmaps` what these have mapped.
+    pub(crate) fn sweep(&mut self, unmaps: impl Fn(Span) -> bool) {
+        let (over, freed) = std::mem::take(&mut self.freed)
+            .into_iter()
+            .partition::<Vec<_>, _>(|freed| freed.updates.iter().all(PastUpdate::is_over));
+        self.freed = freed;
+        for freed in over {
+            match unmaps(freed.span) {
+                true => self.vacate(freed.span),
+                false => self.freed.push(freed),
+            }
+        }
     }
 }
 

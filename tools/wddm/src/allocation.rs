@@ -33,9 +33,10 @@
 //! "At once" is when the engines have dropped their translations of its addresses, which does not
 //! depend on what they execute. "Everything" is what is queued in any context of the device, here
 //! or in the kernel: nobody knows what of it uses the allocation. To access a [`Mapping`] that
-//! somebody still holds is a bus error from then on (row 0.11). What an
-//! [update of addresses](crate::Context::update_gpu_virtual_address) maps that is queued counts as
-//! used, whatever the flags say, and so does what another thread has just passed to a call.
+//! somebody still holds is a bus error from then on (row 0.11). What another thread has just passed
+//! to a call counts as used, whatever the flags say. What a queued
+//! [update of addresses](crate::Context::update_gpu_virtual_address) was to map is not mapped then;
+//! but work that waits for the update is queued, too, and finds it.
 //!
 //! # Residency
 //!
@@ -211,7 +212,7 @@ pub(crate) struct Inner {
 /// What is gone once it is destroyed.
 #[derive(Debug)]
 struct Live {
-    /// Calls that are under way and updates of addresses that are queued have it, too.
+    /// Calls that are under way have it, too.
     memory: Arc<Memory>,
     /// All of it; made by the first lock, and kept.
     mapping: Option<Arc<Mapping>>,

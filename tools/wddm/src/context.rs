@@ -177,15 +177,18 @@ impl Context {
 
     /// Changes what is mapped in a reservation, all operations in order
     /// (`D3DKMTUpdateGpuVirtualAddress`), when the fence has the value; when it is done, the fence
-    /// has the value + 1. It is not ordered with what is queued here but by the fence, and does not
-    /// wait, unless 128 are queued: then until the first of them is done.
+    /// has the value + 1. It is not ordered with what is queued here but by the fence, and the call
+    /// does not wait. The kernel is given 1024 operations at a time, which copy 16 MiB at most: if
+    /// it refuses some, those before are done all the same, without the signal.
     ///
     /// # Errors
     ///
     /// INVALID_PARAMETER if there are no operations, ranges to change are not all in one
     /// reservation, or those that are copied are not, something is out of its range, the value + 1
     /// could not be signalled now, or something is of another device; INVALID_HANDLE if something
-    /// is destroyed; NOT_SUPPORTED for [`crate::Protection::ZERO`]; NO_MEMORY; DEVICE_REMOVED.
+    /// is destroyed; GRAPHICS_ALLOCATION_BUSY for an allocation that is offered; NOT_SUPPORTED for
+    /// [`crate::Protection::ZERO`]; INSUFFICIENT_RESOURCES if 4096 of the context, or binds of the
+    /// device, wait; NO_MEMORY; DEVICE_REMOVED.
     pub fn update_gpu_virtual_address(
         &self,
         operations: &[VaOperation<&Allocation>],
@@ -198,9 +201,7 @@ impl Context {
         let waits = !flags.contains(UpdateFlags::DO_NOT_WAIT);
         let fence = fence.map(|(fence, value)| (fence.fence(), value));
         let make = || Update::new(&self.device, operations);
-        self.device
-            .scheduler()
-            .queue_update(self.id, make, fence, waits)
+        self.device.scheduler().update(self.id, make, fence, waits)
     }
 
     fn check(&self, fences: &[(&MonitoredFence, u64)]) -> Result<()> {

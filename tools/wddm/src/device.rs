@@ -93,7 +93,7 @@ pub struct Device(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Shared with its thread, if it has one.
+    /// The adapter has it too, for trim callbacks.
     scheduler: Arc<Scheduler>,
     /// What is destroyed with the device.
     allocations: Mutex<HashMap<u64, Weak<allocation::Inner>>>,

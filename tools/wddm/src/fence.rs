@@ -132,11 +132,6 @@ impl Fence {
         self.shared.load(Ordering::Acquire)
     }
 
-    /// It is destroyed, and nobody else has it.
-    pub(crate) fn is_ended(&self) -> bool {
-        self.is_closed() && !self.is_shared()
-    }
-
     /// Has a descriptor of it made, with its device's fences locked: none is destroyed meanwhile.
     pub(crate) fn share(&self) -> Result<OwnedFd> {
         if self.is_closed() {

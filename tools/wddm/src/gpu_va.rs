@@ -26,16 +26,20 @@
 //!   its updates                  └──▶ page tables ──┘ F = n + 1
 //! ```
 //!
-//! An update waits for its value in this process, whoever signals that; updates of a context are
-//! done in order. An update of a reservation that is freed before its turn does nothing. The kernel
-//! changes an address space in the order in which it was asked.
+//! An update waits for its value in the kernel, whoever signals that, and in the way of no other
+//! change; updates of a context are done in order. Copies look at what is mapped when their turn
+//! comes. A reservation that is freed before its updates are over keeps its addresses until they
+//! are, and then nothing is mapped there. What is destroyed before an update's turn is not mapped;
+//! while it is offered the update waits.
 //!
 //! The GPU has no page table entries that read as zero, no execute permission, and nothing that a
 //! driver could say by `DriverProtection`.
 //!
 //! [`Context::update_gpu_virtual_address`]: crate::Context::update_gpu_virtual_address
 
-use libskua::{Access, MonitoredFence};
+use std::sync::Arc;
+
+use libskua::{Access, Bind};
 use skua_policy::interval_map::Span;
 
 use crate::{
@@ -43,7 +47,9 @@ use crate::{
     address_space::{Wanted, PAGE},
     allocation::Allocation,
     device::Device,
-    page_tables::{Change, PageTables},
+    fence::Fence,
+    memory::Memory,
+    page_tables::{PageTables, Updates},
     paging_queue::{Paging, PagingQueue},
     status::{Result, Status},
 };
@@ -242,143 +248,215 @@ impl<A> VaOperation<A> {
     }
 }
 
-/// An operation whose ranges are checked.
+/// Most mappings that the copies of a bind may come to, and so most pages that they copy here.
+const MOST_COPIED: u64 = 4096;
+
+/// An operation whose arguments are checked, but for who has the addresses.
 #[derive(Debug)]
 enum Operation {
-    Change(Change),
+    Map {
+        span: Span,
+        memory: Arc<Memory>,
+        /// The byte of the memory that is mapped first.
+        offset: u64,
+        access: Access,
+    },
+    Unmap(Span),
     Copy {
-        /// Whose mappings are copied: those that are there when the update is performed.
+        /// Whose mappings are copied.
         from: Span,
         /// Where they are mapped then; as long as `from`.
         to: Span,
     },
 }
 
-/// An update that is queued.
+impl Operation {
+    /// What it changes.
+    const fn span(&self) -> Span {
+        match self {
+            Self::Map { span, .. } | Self::Unmap(span) | Self::Copy { to: span, .. } => *span,
+        }
+    }
+
+    /// What it copies.
+    const fn source(&self) -> Option<Span> {
+        match self {
+            Self::Copy { from, .. } => Some(*from),
+            Self::Map { .. } | Self::Unmap(_) => None,
+        }
+    }
+
+    /// What does the same in this order, each no more than a bind copies.
+    fn parts(&self) -> Vec<Part<'_>> {
+        let Self::Copy { from, to } = self else {
+            return vec![Part::Whole(self)];
+        };
+        let bytes = MOST_COPIED * PAGE;
+        let starts = (0..from.len().div_ceil(bytes)).map(|n| n * bytes);
+        let part = |offset: u64| Part::Copy {
+            from: from.start + offset,
+            to: to.start + offset,
+            size: (from.len() - offset).min(bytes),
+        };
+        // No part changes what a later one copies.
+        match to.start > from.start {
+            true => starts.rev().map(part).collect(),
+            false => starts.map(part).collect(),
+        }
+    }
+}
+
+/// What a bind does for an operation.
+#[derive(Clone, Copy, Debug)]
+enum Part<'a> {
+    /// All of one that does not copy.
+    Whole(&'a Operation),
+    /// Some of one that copies: addresses and bytes.
+    Copy { from: u64, to: u64, size: u64 },
+}
+
+impl<'a> Part<'a> {
+    /// Pages that it copies.
+    const fn copied(&self) -> u64 {
+        match self {
+            Self::Whole(_) => 0,
+            Self::Copy { size, .. } => *size / PAGE,
+        }
+    }
+
+    fn add_to(&self, bind: Bind<'a>) -> Bind<'a> {
+        match *self {
+            Self::Copy { from, to, size } => bind.copy(from, to, size),
+            Self::Whole(Operation::Map {
+                span,
+                memory,
+                offset,
+                access,
+            }) => bind.map(memory.bo(), *offset, span.start, span.len(), *access),
+            Self::Whole(operation) => bind.unmap(operation.span().start, operation.span().len()),
+        }
+    }
+}
+
+/// Parts in this order, together as far as a bind has at most `most`, and copies what it can.
+fn batches<'a>(parts: impl Iterator<Item = Part<'a>>, most: usize) -> Vec<Vec<Part<'a>>> {
+    let mut batches: Vec<Vec<Part<'_>>> = Vec::new();
+    let mut copied = 0;
+    for part in parts {
+        copied += part.copied();
+        match batches.last_mut() {
+            Some(batch) if batch.len() < most && copied <= MOST_COPIED => batch.push(part),
+            _ => {
+                copied = part.copied();
+                batches.push(vec![part]);
+            }
+        }
+    }
+    batches
+}
+
+/// An update in the making.
 #[derive(Debug)]
 pub(crate) struct Update {
-    /// The reservation that all of it changes.
-    target: u64,
-    /// The one that all copies are from.
-    source: Option<u64>,
-    /// What is to be done, in this order.
+    /// What is to be done, in this order; not empty.
     operations: Vec<Operation>,
 }
 
 impl Update {
-    /// Checks operations for a device's context.
+    /// Checks operations for a device's context; whose the addresses are is seen to by
+    /// [`Update::submit`].
     ///
     /// # Errors
     ///
     /// As [`crate::Context::update_gpu_virtual_address`].
     pub(crate) fn new(device: &Device, operations: &[VaOperation<&Allocation>]) -> Result<Self> {
-        // Not to be asked for, nor dropped, with the space locked: this may have the last one.
-        let memories: Vec<_> = operations
-            .iter()
-            .map(|operation| match operation {
-                VaOperation::Map { allocation, .. } => allocation.memory(device).map(Some),
-                VaOperation::Unmap { .. } | VaOperation::Copy { .. } => Ok(None),
-            })
-            .collect();
-        let space = device.adapter().space();
-        let (mut targets, mut sources) = (Vec::new(), Vec::new());
-        let operations: Vec<_> = operations
-            .iter()
-            .zip(&memories)
-            .map(|(operation, memory)| {
-                let (va, size) = match *operation {
-                    VaOperation::Map { va, size, .. } | VaOperation::Unmap { va, size } => {
-                        (va, size)
-                    }
-                    VaOperation::Copy { to, size, .. } => (to, size),
-                };
-                targets.push(space.reservation(va, size)?);
-                // No overflow: it is in a reservation.
-                let span = Span::new(va, va + size);
-                Ok(match *operation {
-                    VaOperation::Map {
-                        allocation,
+        let span = |va, size| Span::with_len(va, size).ok_or(Status::INVALID_PARAMETER);
+        let operation = |operation: &VaOperation<&Allocation>| {
+            Ok(match *operation {
+                VaOperation::Map {
+                    va,
+                    size,
+                    allocation,
+                    offset,
+                    protection,
+                } => {
+                    let access = protection.of_memory()?;
+                    let memory = allocation.memory(device)?;
+                    within(allocation, offset, size)?;
+                    Operation::Map {
+                        span: span(va, size)?,
+                        memory,
                         offset,
-                        protection,
-                        ..
-                    } => {
-                        let access = protection.of_memory()?;
-                        let memory = memory.clone()?;
-                        within(allocation, offset, size)?;
-                        Operation::Change(Change {
-                            span,
-                            to: memory.map(|memory| (memory, offset, access)),
-                        })
+                        access,
                     }
-                    VaOperation::Unmap { .. } => Operation::Change(Change { span, to: None }),
-                    VaOperation::Copy { from, .. } => {
-                        sources.push(space.reservation(from, size)?);
-                        let from = Span::new(from, from + size);
-                        Operation::Copy { from, to: span }
-                    }
-                })
+                }
+                VaOperation::Unmap { va, size } => Operation::Unmap(span(va, size)?),
+                VaOperation::Copy { from, to, size } => Operation::Copy {
+                    from: span(from, size)?,
+                    to: span(to, size)?,
+                },
             })
-            .collect::<Result<_>>()?;
-        targets.dedup();
-        sources.dedup();
-        match (&targets[..], &sources[..]) {
-            ([target], [] | [_]) => Ok(Self {
-                target: *target,
-                source: sources.first().copied(),
-                operations,
-            }),
-            _ => Err(Status::INVALID_PARAMETER),
+        };
+        let operations: Vec<_> = operations.iter().map(operation).collect::<Result<_>>()?;
+        match operations.is_empty() {
+            true => Err(Status::INVALID_PARAMETER),
+            false => Ok(Self { operations }),
         }
     }
 
-    /// Hands it to the kernel, which signals a value of a fence then; whether there is anything to
-    /// do.
+    /// Hands it to the kernel, to be done in the order of a context when a value is reached, if it
+    /// `waits` for one, and to signal one.
     ///
     /// # Errors
     ///
-    /// As that of a bind. It can be tried again then, and is another one, if addresses have
-    /// changed.
-    pub(crate) fn perform(
-        &self,
-        tables: &PageTables,
-        signal: Option<(&MonitoredFence, u64)>,
-    ) -> Result<bool> {
-        // Dropped with nothing locked.
-        let (mut changes, mut before) = (Vec::new(), Vec::new());
-        let space = tables.adapter().space();
-        let is = |span: &Span, number| space.reservation(span.start, span.len()) == Ok(number);
-        let alive = self.operations.first().is_none_or(|operation| {
-            let (Operation::Change(Change { span, .. }) | Operation::Copy { to: span, .. }) =
-                operation;
-            is(span, self.target)
-        });
-        if !alive {
-            return Ok(false);
-        }
-        let mut mapped = tables.mapped();
-        for operation in &self.operations {
-            let next = match operation {
-                Operation::Change(change) => vec![change.clone()],
-                Operation::Copy { from, to } => {
-                    if self.source.is_none_or(|number| !is(from, number)) {
-                        continue;
-                    }
-                    mapped.copies(*from, *to)
+    /// INVALID_PARAMETER if what it changes is not all in one reservation, or what it copies; as
+    /// that of a bind.
+    pub(crate) fn submit<'a>(
+        &'a self,
+        tables: &'a PageTables,
+        (context, updates): (&'a libskua::Context, &mut Updates),
+        waits: Option<(&'a Fence, u64)>,
+        signals: Option<(&'a Fence, u64)>,
+    ) -> Result<()> {
+        // Locked until the kernel has it: a reservation that is freed then is free behind it.
+        let mut space = tables.adapter().space();
+        let reservation = |spans: &mut dyn Iterator<Item = Span>| {
+            let numbers = spans.map(|span| space.reservation(span.start, span.len()));
+            let mut numbers = numbers.collect::<Result<Vec<_>>>()?;
+            numbers.dedup();
+            match numbers.len() {
+                0 | 1 => Ok(()),
+                _ => Err(Status::INVALID_PARAMETER),
+            }
+        };
+        reservation(&mut self.operations.iter().map(Operation::span))?;
+        reservation(&mut self.operations.iter().filter_map(Operation::source))?;
+        let most = usize::try_from(tables.adapter().libskua().info().max_bind_ops).unwrap_or(1);
+        let batches = batches(
+            self.operations.iter().flat_map(Operation::parts),
+            most.max(1),
+        );
+        let last = batches.len().saturating_sub(1);
+        for (n, batch) in batches.iter().enumerate() {
+            let waits = waits.filter(|_| n == 0);
+            let signals = signals.filter(|_| n == last);
+            let may_wait = waits.is_some_and(|(fence, value)| !fence.reached(value));
+            updates.bind(tables, context, may_wait, |mut bind| {
+                if let Some((fence, value)) = waits {
+                    bind = bind.wait_value(&fence.raw, value);
                 }
-            };
-            for change in next {
-                before.push(mapped.copies(change.span, change.span));
-                mapped.note(&change);
-                changes.push(change);
+                if let Some((fence, value)) = signals {
+                    bind = bind.signal_value(&fence.raw, value);
+                }
+                batch.iter().fold(bind, |bind, part| part.add_to(bind))
+            })?;
+            let target = self.operations.first().map(Operation::span);
+            let source = self.operations.iter().find_map(Operation::source);
+            for span in [target, source].into_iter().flatten() {
+                space.note_update(span.start, &updates.last());
             }
         }
-        let changed = tables.change(&changes, signal);
-        if changed.is_err() {
-            // As if it had not been tried.
-            let undone = before.iter().rev().flatten();
-            undone.for_each(|change| mapped.note(change));
-        }
-        changed.map(|()| !changes.is_empty())
+        Ok(())
     }
 }
 
@@ -416,7 +494,7 @@ impl Adapter {
 
     /// Gives a range of addresses back that was reserved or mapped
     /// (`D3DKMTFreeGpuVirtualAddress`), all of it. What is mapped there is unmapped, and the
-    /// addresses can be another's at once.
+    /// addresses can be another's at once, or when the updates of them are over that are queued.
     ///
     /// # Errors
     ///
@@ -425,6 +503,8 @@ impl Adapter {
     pub fn free_gpu_virtual_address(&self, va: u64, size: u64) -> Result<()> {
         let mut space = self.space();
         let span = space.named(va, size)?;
+        // First: one that is over later may have mapped there since.
+        space.forget_updates(span);
         self.unmap(span)?;
         space.free(span);
         Ok(())
@@ -463,8 +543,6 @@ impl PagingQueue {
         };
         let tables = self.device().scheduler().tables();
         let mut va = 0;
-        // Its last user may be gone before this: not to be dropped with the space locked.
-        let kept = memory.clone();
         let paging = self.enqueue(|fence, value| {
             let mut space = tables.adapter().space();
             let (span, is_new) = match &memory {
@@ -476,19 +554,15 @@ impl PagingQueue {
             };
             va = span.start;
             let to = memory
+                .as_ref()
                 .zip(access)
-                .map(|(memory, access)| (memory, offset, access));
-            let mut mapped = tables.mapped();
-            let change = [Change { span, to }];
-            let result = tables.change(&change, Some((fence, value)));
-            match &result {
-                Ok(_) => mapped.note(&change[0]),
-                Err(_) if is_new => space.free(span),
-                Err(_) => (),
+                .map(|(memory, access)| (&**memory, offset, access));
+            let result = tables.change(span, to, Some((fence, value)));
+            if result.is_err() && is_new {
+                space.free(span);
             }
             result
         })?;
-        drop(kept);
         Ok((va, paging))
     }
 }
@@ -509,5 +583,42 @@ mod tests {
         for bits in [8 | 1, 8 | 2, 16, 16 | 1, 32, 1 << 63] {
             assert_eq!(access(bits), Err(Status::INVALID_PARAMETER), "{bits:#x}");
         }
+    }
+
+    #[test]
+    fn copies_are_cut_to_what_a_bind_copies() {
+        let bytes = MOST_COPIED * PAGE;
+        let copy = |from, to, len| Operation::Copy {
+            from: Span::new(from, from + len),
+            to: Span::new(to, to + len),
+        };
+        let parts = |operation: &Operation| -> Vec<_> {
+            let part = |part: Part<'_>| match part {
+                Part::Copy { from, to, size } => (from, to, size),
+                Part::Whole(_) => unreachable!("a copy"),
+            };
+            operation.parts().into_iter().map(part).collect()
+        };
+        let down = copy(bytes, 0, 2 * bytes + PAGE);
+        let all = [
+            (bytes, 0, bytes),
+            (2 * bytes, bytes, bytes),
+            (3 * bytes, 2 * bytes, PAGE),
+        ];
+        assert_eq!(parts(&down), all);
+        // Upwards from the end.
+        let up = copy(0, bytes, 2 * bytes + PAGE);
+        let all = [
+            (2 * bytes, 3 * bytes, PAGE),
+            (bytes, 2 * bytes, bytes),
+            (0, bytes, bytes),
+        ];
+        assert_eq!(parts(&up), all);
+        let unmap = Operation::Unmap(Span::new(0, PAGE));
+        let half = copy(0, 4 * bytes, bytes / 2);
+        let operations = [&half, &half, &unmap, &half, &down, &unmap, &unmap];
+        let batches = batches(operations.into_iter().flat_map(Operation::parts), 3);
+        let lens: Vec<_> = batches.iter().map(Vec::len).collect();
+        assert_eq!(lens, [3, 1, 1, 1, 3]);
     }
 }

@@ -22,8 +22,7 @@
 //! | [`Status`] | `NTSTATUS` | how a call ended |
 //!
 //! All of it may be used from several threads at a time. Nothing polls: who waits sleeps in the
-//! kernel. A [`Device`] has a thread for what it has to do when nobody calls, from the first such
-//! errand on.
+//! kernel. A [`Device`] has a thread as long as trim callbacks are registered, and none otherwise.
 //! Objects destroy themselves when they are dropped.
 //!
 //! # A first program

@@ -9,25 +9,22 @@
 //!
 //! Of an explicit device of the kernel's, work finds in VRAM alone what is resident for it.
 //!
-//! Lock order: the adapter's space, then [`PageTables::mapped`], then the binds.
+//! Lock order: the scheduler's state, then the adapter's space, then the binds.
 
 use std::{
     collections::VecDeque,
-    os::fd::{BorrowedFd, OwnedFd},
+    os::fd::OwnedFd,
     sync::{
         atomic::{AtomicU64, Ordering},
-        Arc, Mutex, MutexGuard, Weak,
+        Arc, Mutex,
     },
 };
 
 use libskua::{
-    Access, Bind, ClientDevice, Errno, MonitoredFence, OnFailure, Residency, Syncobj, Vm,
+    Access, Bind, ClientDevice, Errno, ErrorKind, MonitoredFence, OnFailure, Residency, Syncobj, Vm,
 };
 use rustix::event::{PollFd, PollFlags};
-use skua_policy::{
-    interval_map::{IntervalMap, Slice, Span, MAP_NODES, UNMAP_NODES},
-    std_heap::StdHeap,
-};
+use skua_policy::interval_map::Span;
 
 use crate::{
     adapter::{crowded, Adapter},
@@ -52,8 +49,6 @@ pub(crate) struct PageTables {
     binds: Binds,
     /// A timeline: point *n* is signalled when the *n*-th bind is performed.
     bound: Syncobj,
-    /// What clients have mapped, for updates that copy.
-    mapped: Mutex<Mappings>,
     /// Addresses that work may still use, in the order in which they went.
     retired: Mutex<VecDeque<(Vec<Point>, Retired)>>,
 }
@@ -93,7 +88,6 @@ impl PageTables {
             kernel,
             binds: Binds::default(),
             bound: Syncobj::create(skua)?,
-            mapped: Mutex::new(Mappings(IntervalMap::new())),
             retired: Mutex::default(),
         }))
     }
@@ -229,11 +223,6 @@ impl PageTables {
         self.adapter.read_events();
     }
 
-    /// Adds 1 to an eventfd when it has.
-    pub(crate) fn watch_life(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
-        Ok(self.life.notify(MonitoredFence::LOST, eventfd)?)
-    }
-
     /// Maps behind all binds before; it does not wait. INSUFFICIENT_RESOURCES if too many do; as
     /// the kernel.
     pub(crate) fn bind<'a>(&'a self, operation: impl FnOnce(Bind<'a>) -> Bind<'a>) -> Result<()> {
@@ -262,47 +251,115 @@ impl PageTables {
         self.binds.mapped()
     }
 
-    /// What the client has mapped, when all changes are done that the kernel has; locked with the
-    /// adapter's space locked, over a change, so that changes come in order.
-    pub(crate) fn mapped(&self) -> MutexGuard<'_, Mappings> {
-        lock(&self.mapped)
-    }
-
-    /// Has the kernel change what clients have mapped, in order; the client says by itself what
-    /// waits for it.
+    /// Has the kernel change what a client has mapped in a range of its own: memory from a byte on,
+    /// or nothing. The client says by itself what waits for it.
     pub(crate) fn change(
         &self,
-        changes: &[Change],
+        span: Span,
+        to: Option<(&Memory, u64, Access)>,
         signal: Option<(&MonitoredFence, u64)>,
     ) -> Result<()> {
-        let most = usize::try_from(self.adapter.libskua().info().max_bind_ops).unwrap_or(1);
-        let batches = changes.chunks(most.max(1));
-        let last = batches.len().saturating_sub(1);
-        for (n, batch) in batches.enumerate() {
-            self.bind_for(false, |mut bind| {
-                if let Some((fence, value)) = signal.filter(|_| n == last) {
-                    bind = bind.signal_value(fence, value);
+        self.bind_for(false, |mut bind| {
+            if let Some((fence, value)) = signal {
+                bind = bind.signal_value(fence, value);
+            }
+            match to {
+                Some((memory, offset, access)) => {
+                    bind.map(memory.bo(), offset, span.start, span.len(), access)
                 }
-                batch
-                    .iter()
-                    .fold(bind, |bind, Change { span, to }| match to {
-                        Some((memory, offset, access)) => {
-                            bind.map(memory.bo(), *offset, span.start, span.len(), *access)
-                        }
-                        None => bind.unmap(span.start, span.len()),
-                    })
-            })?;
-        }
-        Ok(())
+                None => bind.unmap(span.start, span.len()),
+            }
+        })
     }
 
     /// Unmaps what is mapped in a range of a client's, if anything.
     pub(crate) fn unmap(&self, span: Span) -> Result<()> {
-        let mut mapped = self.mapped();
-        let change = Change { span, to: None };
-        self.change(std::slice::from_ref(&change), None)?;
-        mapped.note(&change);
+        self.change(span, None, None)
+    }
+}
+
+/// The updates of addresses of a context.
+#[derive(Debug)]
+pub(crate) struct Updates {
+    /// A timeline: point *n* is signalled when the *n*-th is over, done or not. They are over in
+    /// order.
+    over: Arc<Syncobj>,
+    /// The number of the last one.
+    last: u64,
+    /// The number of the last one that the kernel may hold.
+    held: u64,
+}
+
+impl Updates {
+    /// Of a context that has had none. NO_MEMORY; DEVICE_REMOVED.
+    pub(crate) fn new(tables: &PageTables) -> Result<Self> {
+        Ok(Self {
+            over: Arc::new(Syncobj::create(tables.adapter().libskua())?),
+            last: 0,
+            held: 0,
+        })
+    }
+
+    /// Makes the next one, which the kernel may hold if it `may_wait`, or if it may hold one
+    /// before. INSUFFICIENT_RESOURCES if too many wait; as the kernel.
+    pub(crate) fn bind<'a>(
+        &mut self,
+        tables: &'a PageTables,
+        context: &'a libskua::Context,
+        may_wait: bool,
+        fill: impl FnOnce(Bind<'a>) -> Bind<'a>,
+    ) -> Result<()> {
+        let may_be_held = may_wait || self.may_hold();
+        let number = self.last + 1;
+        let bind = fill(tables.vm.bind().in_order_of(context));
+        bind.signal(&self.over, number).submit().map_err(crowded)?;
+        self.last = number;
+        if may_be_held {
+            self.held = number;
+        }
         Ok(())
+    }
+
+    /// Whether the kernel may hold one.
+    pub(crate) fn may_hold(&self) -> bool {
+        let held = PastUpdate {
+            over: self.over.clone(),
+            number: self.held,
+        };
+        !held.is_over()
+    }
+
+    /// The last one.
+    pub(crate) fn last(&self) -> PastUpdate {
+        PastUpdate {
+            over: self.over.clone(),
+            number: self.last,
+        }
+    }
+}
+
+/// An update that the kernel has, with all those of its context before it.
+#[derive(Clone, Debug)]
+pub(crate) struct PastUpdate {
+    /// As of its context's [`Updates`].
+    over: Arc<Syncobj>,
+    /// Its number among them.
+    number: u64,
+}
+
+impl PastUpdate {
+    /// Whether it changes nothing from now on.
+    pub(crate) fn is_over(&self) -> bool {
+        self.number == 0
+            || match self.over.query() {
+                Ok(last) => last >= self.number,
+                Err(error) => matches!(error.kind(), ErrorKind::Gone | ErrorKind::Dead),
+            }
+    }
+
+    /// Whether both are of one context.
+    pub(crate) fn is_of_the_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.over, &other.over)
     }
 }
 
@@ -331,76 +388,6 @@ impl Binds {
 
     fn mapped(&self) -> u64 {
         self.mapped.load(Ordering::Acquire)
-    }
-}
-
-/// What a client has mapped: a range of this memory, as long as there is any.
-#[derive(Clone, Debug)]
-struct Mapped {
-    /// The memory, which is not kept for that.
-    memory: Weak<Memory>,
-    /// The byte of it with which the range begins.
-    offset: u64,
-    /// What the GPU may do there.
-    access: Access,
-}
-
-impl Slice for Mapped {
-    fn slice(&self, offset: u64, _: u64) -> Self {
-        Self {
-            // No overflow: inside the memory.
-            offset: self.offset + offset,
-            ..self.clone()
-        }
-    }
-}
-
-/// A change of what is mapped in a range of a client's. Not to be dropped with the adapter's space
-/// locked: the memory may have nobody else.
-#[derive(Clone, Debug)]
-pub(crate) struct Change {
-    /// The range, not empty.
-    pub(crate) span: Span,
-    /// What is mapped there from then on: memory from this byte on, or nothing.
-    pub(crate) to: Option<(Arc<Memory>, u64, Access)>,
-}
-
-/// What a client has mapped in its ranges, in the page tables of one device.
-pub(crate) struct Mappings(IntervalMap<StdHeap, Mapped>);
-
-impl Mappings {
-    /// What has to change for `to` to have the mappings of `from`; the ranges may intersect.
-    pub(crate) fn copies(&self, from: Span, to: Span) -> Vec<Change> {
-        let mut changes = vec![Change { span: to, to: None }];
-        for (whole, mapped) in self.0.iter(from) {
-            let part = Span::new(whole.start.max(from.start), whole.end.min(from.end));
-            let at = Span::with_len(to.start + (part.start - from.start), part.len());
-            if let (Some(memory), Some(span)) = (mapped.memory.upgrade(), at) {
-                let offset = mapped.offset + (part.start - whole.start);
-                changes.push(Change {
-                    span,
-                    to: Some((memory, offset, mapped.access)),
-                });
-            }
-        }
-        changes
-    }
-
-    /// Notes what a client has changed. Without memory for it, it is not copied.
-    pub(crate) fn note(&mut self, Change { span, to }: &Change) {
-        let Ok(mut nodes) = self.0.prepare(UNMAP_NODES + MAP_NODES) else {
-            return;
-        };
-        let _ = self.0.unmap(&mut nodes, *span, |_| {});
-        if let Some((memory, offset, access)) = to {
-            let mapped = Mapped {
-                memory: Arc::downgrade(memory),
-                offset: *offset,
-                access: *access,
-            };
-            let _ = self.0.map(&mut nodes, *span, mapped);
-        }
-        self.0.release(nodes);
     }
 }
 
@@ -440,22 +427,5 @@ mod tests {
         };
         let refused = Binds::default().next(true, full);
         assert_eq!(refused, Err(Status::INSUFFICIENT_RESOURCES));
-    }
-
-    #[test]
-    fn without_memory_a_copy_unmaps() {
-        let mut mappings = Mappings(IntervalMap::new());
-        let (from, to) = (Span::new(0x10000, 0x20000), Span::new(0x18000, 0x28000));
-        let mut nodes = mappings.0.prepare(MAP_NODES).unwrap();
-        let mapped = Mapped {
-            memory: Weak::new(),
-            offset: 0,
-            access: Access::Read,
-        };
-        assert_eq!(mappings.0.map(&mut nodes, from, mapped), Ok(()));
-        mappings.0.release(nodes);
-        let changes = mappings.copies(from, to);
-        assert_eq!(changes.len(), 1);
-        assert!(changes[0].span == to && changes[0].to.is_none());
     }
 }

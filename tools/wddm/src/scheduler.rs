@@ -9,11 +9,8 @@
 //!
 //! ```text
 //! submit ─▶ SKUA_SUBMIT {waits F≥5; commands; signals G=2, progress=n} ─▶ held ─▶ engine ─▶ values
-//! update ─▶ until its value is reached ─▶ VM_BIND {operations; signals F=6} ─▶ page tables ─▶ value
+//! update ─▶ VM_BIND {waits F≥5; operations; signals F=6, over=n} ─▶ held ─▶ page tables ─▶ values
 //! ```
-//!
-//! Updates of addresses wait here, and not in the kernel: what they change depends on what is
-//! mapped and reserved when their turn comes, which the library knows. The [`attendant`] does them.
 //!
 //! A context that was destroyed is kept until the work that the kernel has of it is over, unless
 //! something of it may be held, which would wait on. Its progress is signalled as a whole then.
@@ -23,21 +20,19 @@
 //! and what a bind needs. A submission may wait for room with it held: so signals of the CPU, which
 //! let the GPU go on, do without it. With any other lock held nothing waits for the GPU.
 
-mod attendant;
-
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     os::fd::OwnedFd,
     sync::{
         atomic::{AtomicBool, AtomicU64, Ordering},
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard,
     },
+    time::Duration,
 };
 
-use libskua::{ContextStatus, DeviceStatus, ErrorKind};
-use rustix::event::EventfdFlags;
+use libskua::{ContextStatus, Deadline, DeviceStatus, ErrorKind};
+use rustix::io::Errno;
 
-use self::attendant::Errands;
 use crate::{
     adapter::{crowded, Adapter},
     device::DeviceState,
@@ -45,7 +40,7 @@ use crate::{
     gpu_va::Update,
     lock,
     memory::{Memory, ValueView},
-    page_tables::PageTables,
+    page_tables::{PageTables, PastUpdate, Updates},
     status::{Result, Status},
     trim::TrimCallbacks,
     usage::{Access, Usage},
@@ -53,22 +48,11 @@ use crate::{
 
 /// Waits of a context that are kept for its next submission.
 const MAX_WAITS: usize = 64;
-/// Most updates of addresses of a context that are queued.
-const MAX_UPDATES: usize = 128;
+/// How long what the kernel has no memory for is left alone.
+const RETRY: Duration = Duration::from_millis(20);
 
 /// A fence, and a value of it.
 pub(crate) type Point = (Arc<Fence>, u64);
-
-/// An update of addresses whose turn has not come.
-#[derive(Debug)]
-struct Pending {
-    /// What is to change in the address space.
-    update: Update,
-    /// The value that is to be reached before it is performed.
-    wait: Option<Point>,
-    /// The value that is signalled when it is done.
-    signal: Option<Point>,
-}
 
 /// What the scheduler knows of a context.
 #[derive(Debug)]
@@ -87,8 +71,8 @@ struct Queue {
     waits: Vec<Point>,
     /// The last change of the address space that its work waits for.
     bound: u64,
-    /// Updates of addresses whose turn has not come, in order.
-    updates: VecDeque<Pending>,
+    /// Its updates of addresses, from the first one on.
+    updates: Option<Updates>,
 }
 
 /// Among whose work a context's has a priority.
@@ -116,6 +100,8 @@ struct Gone {
     raw: Option<libskua::Context>,
     /// Its progress, and the value that that has when all is over.
     last: Point,
+    /// Its last update of addresses, until all is cancelled.
+    update: Option<PastUpdate>,
 }
 
 /// What is under [`Scheduler::state`].
@@ -129,25 +115,17 @@ struct State {
     gone: Vec<Gone>,
     /// The fences that are not destroyed, by their numbers.
     fences: HashMap<u64, Arc<Fence>>,
-    /// What the attendant has to do.
-    errands: Errands,
 }
 
 /// A device's contexts and fences.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
-    /// For the attendant, which keeps it alive.
-    me: Weak<Self>,
-    /// Contexts, fences and errands; the head of this file says what is locked under it.
+    /// Contexts and fences; the head of this file says what is locked under it.
     state: Mutex<State>,
     /// Not active, for a look without the lock, which is held where a submission waits for room.
     ended: AtomicBool,
-    /// There may be room for an update of a context, or the context is gone.
-    changed: Condvar,
     /// Number of the next context or fence.
     next: AtomicU64,
-    /// An eventfd: makes the attendant look at everything.
-    kick: OwnedFd,
     /// Whom it tells that it is to trim.
     pub(crate) trims: Arc<TrimCallbacks>,
     /// What the work reaches; dropped when the contexts are.
@@ -157,22 +135,16 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     pub(crate) fn new(adapter: &Adapter) -> Result<Arc<Self>> {
         let tables = PageTables::create(adapter)?;
-        let kick = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(Status::from_errno)?;
         let trims = TrimCallbacks::new()?;
-        Ok(Arc::new_cyclic(|me| Self {
-            me: me.clone(),
+        Ok(Arc::new(Self {
             state: Mutex::new(State {
                 execution: DeviceState::Active,
                 queues: HashMap::new(),
                 gone: Vec::new(),
                 fences: HashMap::new(),
-                errands: Errands::default(),
             }),
             ended: AtomicBool::new(false),
-            changed: Condvar::new(),
             next: AtomicU64::new(1),
-            kick,
             trims,
             tables,
         }))
@@ -250,7 +222,6 @@ impl Scheduler {
             if fence.is_shared() {
                 self.tables.wake_sleepers();
             }
-            self.kick();
         }
     }
 
@@ -316,7 +287,7 @@ impl Scheduler {
             held: 0,
             waits: Vec::new(),
             bound: 0,
-            updates: VecDeque::new(),
+            updates: None,
         };
         self.alive()?.queues.insert(id, queue);
         Ok(id)
@@ -354,11 +325,9 @@ impl Scheduler {
         let mut state = lock(&self.state);
         state.prune();
         if let Some(queue) = state.queues.remove(&id) {
-            let may_hold = !queue.progress.reached(queue.held);
-            let updates = state.retire(queue, may_hold.then_some(&*self.tables));
-            drop(state);
-            drop(updates);
-            self.changed.notify_all();
+            let holds_updates = queue.updates.as_ref().is_some_and(Updates::may_hold);
+            let may_hold = !queue.progress.reached(queue.held) || holds_updates;
+            state.retire(queue, may_hold.then_some(&*self.tables));
         }
     }
 
@@ -425,10 +394,9 @@ impl Scheduler {
 
     // Updates of addresses
 
-    /// Queues an update of addresses, which `make` makes, in a context: behind a value of a fence,
-    /// if it is to wait, and before the next one, which it signals. Waits while too many are
-    /// queued.
-    pub(crate) fn queue_update(
+    /// Has the kernel do an update of addresses, which `make` makes, in the order of a context:
+    /// behind a value of a fence, if it `waits`, and before the next one, which it signals.
+    pub(crate) fn update(
         &self,
         context: u64,
         make: impl FnOnce() -> Result<Update>,
@@ -441,84 +409,24 @@ impl Scheduler {
         // Looks at allocations, which look whether the device is alive.
         let update = make()?;
         let mut state = self.alive()?;
-        loop {
-            let queue = state.queues.get(&context).ok_or(Status::INVALID_HANDLE)?;
-            if queue.updates.len() < MAX_UPDATES {
-                break;
-            }
-            let woken = self.changed.wait(state);
-            state = woken.unwrap_or_else(PoisonError::into_inner);
-            self.check(&state)?;
-        }
+        let queue = state.queues.get_mut(&context);
+        let queue = queue.ok_or(Status::INVALID_HANDLE)?;
         let signal = match fence {
             Some((fence, value)) => {
                 let next = value.checked_add(1).ok_or(Status::INVALID_PARAMETER)?;
                 Self::check_signal(fence, next)?;
-                Some((fence.clone(), next))
+                Some((&**fence, next))
             }
             None => None,
         };
         let wait = fence.filter(|_| waits);
-        let queue = state.queues.get_mut(&context);
-        queue
-            .ok_or(Status::INVALID_HANDLE)?
-            .updates
-            .push_back(Pending {
-                update,
-                wait: wait.map(|(fence, value)| (fence.clone(), value)),
-                signal,
-            });
-        self.update(&mut state, context);
-        let queue = state.queues.get(&context);
-        if queue.is_none_or(|queue| queue.updates.is_empty()) {
-            return self.check(&state);
-        }
-        let attended = self.attend(&mut state);
-        if attended.is_err() {
-            // Nobody would do it: it is the last one.
-            let queue = state.queues.get_mut(&context);
-            let refused = queue.and_then(|queue| queue.updates.pop_back());
-            drop(state);
-            drop(refused);
-        }
-        attended
-    }
-
-    /// Hands the updates of a context to the kernel whose turn it is.
-    fn update(&self, state: &mut State, context: u64) {
-        loop {
-            let State {
-                queues, errands, ..
-            } = state;
-            let Some(queue) = queues.get_mut(&context) else {
-                return;
-            };
-            let Some(first) = queue.updates.front() else {
-                return;
-            };
-            if let Some((fence, value)) = &first.wait {
-                let is_due = fence.reached(*value) || fence.is_ended() || self.tables.is_lost();
-                if !is_due {
-                    errands.watch(std::os::fd::AsFd::as_fd(&self.kick), fence, *value);
-                    return;
-                }
-            }
-            match first.perform(&self.tables) {
-                Err(Status::NO_MEMORY | Status::INSUFFICIENT_RESOURCES) => {
-                    errands.again = true;
-                    return;
-                }
-                Err(_) => {
-                    queue.updates.clear();
-                    self.mark_as_error_locked(state);
-                    self.changed.notify_all();
-                }
-                Ok(()) => {
-                    queue.updates.pop_front();
-                    self.changed.notify_all();
-                }
-            }
-        }
+        let wait = wait.map(|(fence, value)| (&**fence, value));
+        let updates = match &mut queue.updates {
+            Some(updates) => updates,
+            none => none.insert(Updates::new(&self.tables)?),
+        };
+        let submitted = update.submit(&self.tables, (&queue.raw, updates), wait, signal);
+        submitted.map_err(|status| self.verdict(state, status))
     }
 
     // Errors, and the end
@@ -586,15 +494,12 @@ impl Scheduler {
 
     /// Puts the device in error, in the kernel as well.
     pub(crate) fn mark_as_error(&self) {
-        self.mark_as_error_locked(&mut lock(&self.state));
-    }
-
-    fn mark_as_error_locked(&self, state: &mut State) {
+        let mut state = lock(&self.state);
         if state.execution == DeviceState::Active {
             // If that fails the GPU is gone, and the device with it.
             let _ = self.tables.kernel().mark_error();
             // The kernel may have had another reason before.
-            self.find_error_locked(state);
+            self.find_error_locked(&mut state);
         }
     }
 
@@ -604,10 +509,9 @@ impl Scheduler {
         let mut state = lock(&self.state);
         self.set_execution(&mut state, DeviceState::Destroyed);
         let queues = std::mem::take(&mut state.queues);
-        let updates: Vec<_> = queues
-            .into_values()
-            .map(|queue| state.retire(queue, Some(&self.tables)))
-            .collect();
+        for queue in queues.into_values() {
+            state.retire(queue, Some(&self.tables));
+        }
         for gone in &mut state.gone {
             gone.end(&self.tables);
         }
@@ -618,9 +522,38 @@ impl Scheduler {
         self.tables.wake_sleepers();
         let uses = Self::uses_of(&state);
         drop(state);
-        drop(updates);
-        self.changed.notify_all();
         self.wait_for_all(&uses);
+    }
+
+    /// Ends what the device has beside work; nothing of it runs any more.
+    pub(crate) fn stop(&self) {
+        self.trims.stop();
+        let state = lock(&self.state);
+        let views: Vec<_> = state
+            .fences
+            .values()
+            .filter_map(|fence| fence.take_view())
+            .collect();
+        drop(state);
+        for view in views {
+            view.retire(Vec::new());
+        }
+        self.tables.sweep_all();
+    }
+
+    /// Waits until everything that is queued now is done, well or not, or was cancelled.
+    pub(crate) fn settle(&self) {
+        let uses = Self::uses_of(&lock(&self.state));
+        self.wait_for_all(&uses);
+    }
+
+    /// The end of the device ends this, too.
+    fn wait_for_all(&self, uses: &[Point]) {
+        for uses in uses.chunks(crate::fence::MAX_AT_ONCE) {
+            let waits: Vec<_> = uses.iter().map(|(f, value)| (&f.raw, *value)).collect();
+            let how = libskua::WaitFor::All;
+            persist(|| libskua::MonitoredFence::wait_many(&waits, how, Deadline::NEVER));
+        }
     }
 }
 
@@ -629,29 +562,27 @@ impl State {
     fn prune(&mut self) {
         // While it is not known why the device failed, its contexts are kept to tell.
         let known = self.execution != DeviceState::Active;
-        self.gone.retain(
-            |Gone {
-                 last: (fence, value),
-                 ..
-             }| match known {
-                true => !fence.reached(*value),
-                false => !fence.is_done(*value),
-            },
-        );
+        self.gone.retain(|Gone { last, update, .. }| {
+            let (fence, value) = last;
+            let is_over = match known {
+                true => fence.reached(*value),
+                false => fence.is_done(*value),
+            };
+            !is_over || update.as_ref().is_some_and(|update| !update.is_over())
+        });
     }
 
-    /// Destroys a context, with what has not started if it is to end, on those tables; its updates,
-    /// which are dropped.
-    fn retire(&mut self, queue: Queue, end: Option<&PageTables>) -> VecDeque<Pending> {
+    /// Destroys a context, with what has not started if it is to end, on those tables.
+    fn retire(&mut self, queue: Queue, end: Option<&PageTables>) {
         let mut gone = Gone {
             raw: Some(queue.raw),
             last: (queue.progress, queue.queued),
+            update: queue.updates.as_ref().map(Updates::last),
         };
         if let Some(tables) = end {
             gone.end(tables);
         }
         self.gone.push(gone);
-        queue.updates
     }
 }
 
@@ -662,6 +593,7 @@ impl Gone {
         // Comes behind what was promised and is not withdrawn.
         tables.end_fence(&self.last.0.raw);
         self.last.1 = MonitoredFence::END;
+        self.update = None;
     }
 }
 
@@ -703,31 +635,32 @@ impl Queue {
     }
 }
 
-impl Pending {
-    /// Hands the update to the kernel, which signals its value; if there is nothing to do, signals
-    /// it.
-    ///
-    /// # Errors
-    ///
-    /// As [`Update::perform`]. It can be tried again then.
-    fn perform(&self, tables: &PageTables) -> Result<()> {
-        let signal = self.signal.as_ref();
-        let signal = signal.filter(|(fence, value)| !fence.is_ended() && fence.accepts(*value));
-        let perform = |signal: Option<&Point>| {
-            let signal = signal.map(|(fence, value)| (&fence.raw, *value));
-            self.update.perform(tables, signal)
+/// Waits, and again as long as the kernel has no memory for that: what is waited for is not over
+/// then. Any other error says that it is, with its device.
+fn persist<T>(mut wait: impl FnMut() -> libskua::Result<T>) {
+    while wait().is_err_and(|error| error.errno() == Some(Errno::NOMEM)) {
+        std::thread::sleep(RETRY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libskua::Error;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_that_the_kernel_has_no_memory_for_is_not_over() {
+        let refused = |errno| {
+            Err(Error::Ioctl {
+                name: "SKUA_FENCE_WAIT",
+                errno,
+            })
         };
-        let is_bound = match perform(signal) {
-            // Its value was overtaken.
-            Err(Status::INVALID_PARAMETER) if signal.is_some() => perform(None)?,
-            result => result?,
-        };
-        if let Some((fence, value)) = signal {
-            if !is_bound {
-                // Overtaken, if it is refused.
-                let _ = fence.raw.signal(*value);
-            }
+        for end in [Ok(0), refused(Errno::NODEV), refused(Errno::IO)] {
+            let mut answers = vec![end, refused(Errno::NOMEM), refused(Errno::NOMEM)];
+            persist(|| answers.pop().expect("nobody waits for what is over"));
+            assert!(answers.is_empty(), "{answers:?}");
         }
-        Ok(())
     }
 }
