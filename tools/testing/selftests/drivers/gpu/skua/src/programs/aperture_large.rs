@@ -9,7 +9,7 @@ use skua_selftests::{aperture, suite, tests, torture};
 pub(crate) fn main() -> ExitCode {
     suite::main(tests![
         row_0_15_the_aperture_is_its_bar,
-        row_0_15_contradictions_are_refused: 60,
+        row_0_15_contradictions_are_refused: 60 at_rest,
         row_0_17_row_0_18_vram_alone_needs_no_aperture: 60 at_rest,
         row_0_22_any_page_of_vram_through_any_page: 60 at_rest,
         row_0_23_mappings_go_before_a_page_is_anothers: 120 at_rest,

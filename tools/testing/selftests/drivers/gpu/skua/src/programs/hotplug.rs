@@ -69,7 +69,7 @@ pub(crate) fn main() -> ExitCode {
         binds_that_meet_the_end_of_their_address_space_end: 60,
         gated_work_ends_at_an_unbind: 60,
         a_destruction_that_waits_ends_at_an_unbind: 120,
-        a_move_that_waits_ends_at_an_unbind: 120,
+        a_move_that_waits_ends_at_an_unbind: 120 at_rest,
         a_move_that_waits_for_another_driver_ends_at_an_unbind: 120,
     ])
 }

@@ -37,7 +37,7 @@ pub(crate) fn main() -> ExitCode {
         rights_can_be_changed,
         system_calls_write_to_mappings,
         mappings_of_every_kind_can_be_removed_and_come_back: 60 at_rest,
-        row_0_01_mapping_does_not_wait_for_the_gpu,
+        row_0_01_mapping_does_not_wait_for_the_gpu at_rest,
         row_0_17_all_of_vram_is_mapped_at_once: 120 at_rest,
         row_0_17_row_1_08_addresses_lead_straight_to_the_bar: 60 at_rest,
         row_0_19_row_1_09_system_memory_is_mapped_directly: 60 at_rest,

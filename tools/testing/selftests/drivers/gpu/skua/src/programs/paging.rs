@@ -24,7 +24,7 @@ const SIZE: u64 = 10 * MIB + PAGE;
 pub(crate) fn main() -> ExitCode {
     suite::main(tests![
         row_4_10_the_address_space_is_as_large_as_the_device_asks,
-        row_4_13_its_tables_are_those_of_its_size,
+        row_4_13_its_tables_are_those_of_its_size at_rest,
         row_4_14_what_is_new_is_cleared_to_the_last_page: 60,
         row_1_13_a_move_takes_many_paging_buffers: 60 at_rest,
         row_1_13_row_4_14_passes_follow_each_other: 60 at_rest,

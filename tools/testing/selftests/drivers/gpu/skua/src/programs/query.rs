@@ -18,7 +18,7 @@ pub(crate) fn main() -> ExitCode {
         sizes_are_told_without_a_buffer,
         short_buffers_get_the_beginning,
         long_buffers_get_no_more,
-        used_bytes_follow_buffer_objects,
+        used_bytes_follow_buffer_objects at_rest,
     ])
 }
 

@@ -29,7 +29,7 @@ use skua_selftests::{asleep, tests, Client, Engine, Errno, Place, Rig};
 
 pub(crate) fn main() -> ExitCode {
     suite::main(tests![
-        row_0_26_memory_and_maps_are_there_again: 60,
+        row_0_26_memory_and_maps_are_there_again: 60 at_rest,
         again_and_again: 120,
         work_that_was_accepted_is_done: 60,
         work_held_for_a_fence_stays_held: 60,
