@@ -86,6 +86,8 @@ struct Skua {
     _driver: ext::pci::Registration<driver::SkuaDriver>,
     /// Before `_work`: held work that is let go of wakes its context there.
     _holds: ext::queue::OpenQueue,
+    /// Before `_binds`, for the same reason.
+    _updates: ext::queue::OpenQueue,
     /// Before the reapers: these workers give them contexts and address spaces.
     _work: ext::queue::OpenQueue,
     /// Likewise: they get the objects that a bind unmaps.
@@ -106,6 +108,7 @@ impl InPlaceModule for Skua {
                 driver::settings()?;
             },
             _holds: fences::hold::QUEUE.open(c"skua-holds", Nice::Normal)?,
+            _updates: submit::context::updates::QUEUE.open(c"skua-updates", Nice::Normal)?,
             _work: gpu::QUEUE.open(c"skua", Nice::High)?,
             _binds: memory::vm::QUEUE.open(c"skua-binds", Nice::Normal)?,
             _reapers: reaper::QUEUE.open(c"skua-reapers", Nice::Normal)?,

@@ -88,8 +88,8 @@ use kernel::{
 /// to the device.
 pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 
-/// How many work items of one device [`QUEUE`] has, or runs. Who unbinds the device waits for these
-/// alone: what other devices' clients have held may wait for long.
+/// How many work items of one device [`QUEUE`], or that of updates, has, or runs. Who unbinds the
+/// device waits for these alone: what other devices' clients have held may wait for long.
 pub(crate) struct Workers(Atomic<u32>);
 
 impl Workers {
@@ -98,16 +98,28 @@ impl Workers {
         Self(Atomic::new(0))
     }
 
-    /// Has a worker run `item`, of `dev`, or gives it back if it is queued already: then it will
-    /// run and look. In any context; allocates nothing.
+    /// Has a worker of [`QUEUE`] run `item`, of `dev`, or gives it back if it is queued already:
+    /// then it will run and look. In any context; allocates nothing.
     pub(crate) fn enqueue<T, const ID: u64>(dev: &SkuaDevice, item: Arc<T>) -> Result<(), Arc<T>>
+    where
+        T: WorkItem<ID, Pointer = Arc<T>> + HasWork<T, ID> + Send + Sync + 'static,
+    {
+        Self::enqueue_in(&QUEUE, dev, item)
+    }
+
+    /// As [`Self::enqueue`], in another queue.
+    pub(crate) fn enqueue_in<T, const ID: u64>(
+        queue: &ModuleQueue,
+        dev: &SkuaDevice,
+        item: Arc<T>,
+    ) -> Result<(), Arc<T>>
     where
         T: WorkItem<ID, Pointer = Arc<T>> + HasWork<T, ID> + Send + Sync + 'static,
     {
         let dev: ARef<SkuaDevice> = dev.into();
         // No wrap: each is in memory. First: it may have run before the next line.
         dev.hold_workers.0.fetch_add(1, Relaxed);
-        let queued = QUEUE.enqueue::<Arc<T>, ID>(item);
+        let queued = queue.enqueue::<Arc<T>, ID>(item);
         if queued.is_err() {
             dev.hold_workers.has_run();
         }
@@ -183,7 +195,7 @@ pub(crate) trait Holder: Target + Sized + 'static {
     /// signal.
     fn ended(&self, result: Result) -> End;
 
-    /// Has a worker of [`QUEUE`] call [`run`]. In any context; allocates nothing.
+    /// Has a [worker](Workers) call [`run`]. In any context; allocates nothing.
     fn look_again(this: Arc<Self>);
 
     /// Lets go of a reference, where it may be the last one.
@@ -318,8 +330,8 @@ pub(crate) fn defer<T: Holder>(holder: &Arc<T>, memory: HeldMemory<T>, deferred:
     T::look_again(holder.clone());
 }
 
-/// Lets go of what is due, or of all if the holder is not active any more. In a worker of
-/// [`QUEUE`].
+/// Lets go of what is due, or of all if the holder is not active any more. In a worker that was
+/// [asked for](Workers).
 pub(crate) fn run<T: Holder>(holder: Arc<T>) {
     let dev: ARef<SkuaDevice> = holder.device().into();
     while let Some((item, is_active)) = next(&*holder) {

@@ -11,6 +11,7 @@
 //! Locks: `holds` of the [`Updates`], a mutex, for what is held.
 
 use crate::{
+    ext::queue::ModuleQueue,
     fences::{
         hold::{
             self,
@@ -65,6 +66,11 @@ use kernel::{
         WorkItem, //
     }, //
 };
+
+/// Where they are let go: of their own, as those of one client may all wait for its map, and there
+/// are as many as contexts. It belongs to the module: the work may hold the last reference to the
+/// device.
+pub(crate) static QUEUE: ModuleQueue = ModuleQueue::new();
 
 /// Binds are held, and let go.
 const ACTIVE: u32 = 0;
@@ -208,7 +214,7 @@ impl Holder for Updates {
 
     fn look_again(this: Arc<Self>) {
         let vm = this.vm.clone();
-        if let Err(updates) = Workers::enqueue::<_, 0>(vm.gpu(), this) {
+        if let Err(updates) = Workers::enqueue_in::<_, 0>(&QUEUE, vm.gpu(), this) {
             Self::bury(updates);
         }
         Vm::bury(vm);
