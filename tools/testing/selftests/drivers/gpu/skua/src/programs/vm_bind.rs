@@ -969,8 +969,16 @@ fn copies_have_a_limit() {
         .map(|n| map(handle, n % 2 * PAGE, from + n * PAGE, PAGE))
         .collect();
     assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
+    // Each copies what the one before has mapped.
+    let part = |n: u64| {
+        if n == 0 {
+            from
+        } else {
+            to + (n - 1) * 1024 * PAGE
+        }
+    };
     let mut ops: Vec<_> = (0..MOST / 1024)
-        .map(|n| map_copy(from, to + n * 1024 * PAGE, 1024 * PAGE))
+        .map(|n| map_copy(part(n), part(n + 1), 1024 * PAGE))
         .collect();
     ops.push(map_copy(from, to + MOST * PAGE, PAGE));
     let refused = rig.bind_and_wait(rig.vm, &ops);

@@ -10,6 +10,7 @@ use std::sync::{mpsc, Arc};
 use std::thread;
 use std::time::Duration;
 
+use skua_selftests::function::Function;
 use skua_selftests::moving::evict_all;
 use skua_selftests::rig::{copy, wait_value, write};
 use skua_selftests::wddm_rig::{
@@ -1031,7 +1032,12 @@ fn an_update_that_is_held_has_its_place() {
     let refused = update(&rig.copy, &map_late, None);
     assert_eq!(refused, Err(Status::INSUFFICIENT_RESOURCES));
     assert_eq!((fence.signal(1), moved.signal(1)), (Ok(()), Ok(())));
-    thread::sleep(Duration::from_millis(50));
+    let held = || {
+        let contexts = Function::first().debugfs("contexts").expect("contexts");
+        let mut lines = contexts.lines().filter(|line| line.contains(" updates "));
+        lines.any(|line| !line.contains(" updates 0 "))
+    };
+    suite::becomes("they are let go", || !held());
     assert_eq!((fence.value(), moved.value()), (1, 1));
     gate.write(0, GATES).expect("a value");
     assert_eq!(fence.wait(2, patience()), Ok(()));
