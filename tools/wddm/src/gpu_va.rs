@@ -11,7 +11,7 @@
 //! | [`Adapter::reserve_gpu_virtual_address`] | takes a range, to map in | at once |
 //! | [`PagingQueue::map_gpu_virtual_address`] | maps in a range, or takes one and maps there | when the paging fence says so |
 //! | [`Context::update_gpu_virtual_address`] | changes a reservation, in order with work | behind a value of a fence |
-//! | [`Adapter::free_gpu_virtual_address`] | gives a range back | at once |
+//! | [`Adapter::free_gpu_virtual_address`] | gives a range back | at once, or behind its updates |
 //!
 //! A range is freed as it was got, as a whole. One that was mapped and not reserved goes with the
 //! allocation that it was mapped for; what is mapped in a reservation goes with its allocation, and
@@ -437,6 +437,8 @@ impl Update {
             most.max(1),
         );
         let last = batches.len().saturating_sub(1);
+        let target = self.operations.first().map(Operation::span);
+        let source = self.operations.iter().find_map(Operation::source);
         for (n, batch) in batches.iter().enumerate() {
             let waits = waits.filter(|_| n == 0);
             let signals = signals.filter(|_| n == last);
@@ -450,8 +452,6 @@ impl Update {
                 }
                 batch.iter().fold(bind, |bind, part| part.add_to(bind))
             })?;
-            let target = self.operations.first().map(Operation::span);
-            let source = self.operations.iter().find_map(Operation::source);
             for span in [target, source].into_iter().flatten() {
                 space.note_update(span.start, &updates.last());
             }

@@ -322,18 +322,18 @@ impl Updates {
 
     /// Whether the kernel may hold one.
     pub(crate) fn may_hold(&self) -> bool {
-        let held = PastUpdate {
-            over: self.over.clone(),
-            number: self.held,
-        };
-        !held.is_over()
+        !self.past(self.held).is_over()
     }
 
     /// The last one.
     pub(crate) fn last(&self) -> PastUpdate {
+        self.past(self.last)
+    }
+
+    fn past(&self, number: u64) -> PastUpdate {
         PastUpdate {
             over: self.over.clone(),
-            number: self.last,
+            number,
         }
     }
 }

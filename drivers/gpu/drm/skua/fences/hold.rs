@@ -185,8 +185,9 @@ pub(crate) trait Holder: Target + Sized + 'static {
     /// again, not for ever. Process context, in a worker.
     fn perform(deferred: Self::Deferred) -> Option<Self::Deferred>;
 
-    /// `request` is not done any more.
-    fn cancelled(&self, request: &Self::Request);
+    /// `request` is not done any more; nothing is to be done about it where no engine would have
+    /// been given it.
+    fn cancelled(&self, _request: &Self::Request) {}
 
     /// What `request` is to signal when it has ended, done or not.
     fn signals(request: &mut Self::Request) -> &mut Signals;

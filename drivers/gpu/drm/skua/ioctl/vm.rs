@@ -42,10 +42,7 @@ use crate::{
     },
     policy::interval_map::Span,
     spec::address::PAGE_SIZE,
-    submit::context::{
-        updates::Updates,
-        Context, //
-    }, //
+    submit::context::updates::Updates, //
 };
 use kernel::{
     device::{
@@ -166,7 +163,7 @@ fn operation(
 /// `ECANCELED` if the context takes no more work.
 fn updates(file: &SkuaFile, handle: u32, vm: &Arc<Vm>) -> Result<Arc<Updates>> {
     let context = file.inner().context(handle)?;
-    let is_its_own = context.vm().is_some_and(|of| Arc::ptr_eq(of, vm));
+    let is_its_own = context.works_in(vm);
     let updates = context.updates().filter(|_| is_its_own).ok_or(EINVAL)?;
     match updates.is_active() {
         true => Ok(updates.clone()),
@@ -219,8 +216,7 @@ impl File {
         let this = file.inner();
         let vm = this.vms.lock().remove(args.vm, args.pad)?;
         vm.destroy();
-        let works_there = |it: &Context| it.vm().is_some_and(|of| Arc::ptr_eq(of, &vm));
-        for context in this.contexts.lock().iter().filter(|it| works_there(it)) {
+        for context in this.contexts.lock().iter().filter(|it| it.works_in(&vm)) {
             if let Some(updates) = context.updates() {
                 // What binds it holds is cancelled.
                 Holder::look_again(updates.clone());

@@ -289,11 +289,6 @@ impl Vm {
         self.evicted.device()
     }
 
-    /// The GPU that translates by it.
-    pub(crate) fn gpu(&self) -> &SkuaDevice {
-        &self.dev
-    }
-
     /// The root table, for context descriptors.
     pub(crate) fn root(&self) -> Entry {
         self.root

@@ -460,6 +460,11 @@ impl Context {
         self.client.as_ref().map(|client| client.vm.vm())
     }
 
+    /// Whether it works in `vm`.
+    pub(crate) fn works_in(&self, vm: &Arc<Vm>) -> bool {
+        self.vm().is_some_and(|of| Arc::ptr_eq(of, vm))
+    }
+
     /// What binds are held in its order; none of the driver's own.
     pub(crate) fn updates(&self) -> Option<&Arc<Updates>> {
         self.client.as_ref().map(|client| &client.updates)

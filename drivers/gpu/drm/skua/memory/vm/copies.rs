@@ -89,18 +89,13 @@ impl Ranges {
             if let Step::Copy(from, _) = step {
                 ranges.are_any = true;
                 for (span, mapping) in parts(map, *from) {
-                    ranges.count()?;
+                    count(&mut ranges.left)?;
                     ranges.change(&Operation::Map(span, mapping))?;
                 }
             }
         }
         ranges.left = MAX_COPIED;
         Ok(ranges)
-    }
-
-    fn count(&mut self) -> Result {
-        self.left = self.left.checked_sub(1).ok_or(E2BIG)?;
-        Ok(())
     }
 
     /// An operation is done: what is copied later sees that. `ENOMEM`.
@@ -125,7 +120,7 @@ impl Ranges {
         let mut operations = KVVec::new();
         operations.push(Operation::Unmap(to), client_flags())?;
         for (part, mapping) in parts(&self.mapped, from) {
-            self.left = self.left.checked_sub(1).ok_or(E2BIG)?;
+            count(&mut self.left)?;
             // No overflow: it is in the range, which is as long as the other.
             let start = to.start.saturating_add(part.start - from.start);
             let span = Span::new(start, start.saturating_add(part.len()));
@@ -135,6 +130,12 @@ impl Ranges {
         }
         Ok(operations)
     }
+}
+
+/// One mapping more, of those that are `left`. `E2BIG` if none is.
+fn count(left: &mut u32) -> Result {
+    *left = left.checked_sub(1).ok_or(E2BIG)?;
+    Ok(())
 }
 
 /// What of the mappings of `map` lies in `within`, cut to that.

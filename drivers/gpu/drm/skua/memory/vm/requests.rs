@@ -171,9 +171,6 @@ impl Holder for Vm {
         match deferred {}
     }
 
-    /// No engine would have been given it.
-    fn cancelled(&self, _request: &BindRequest) {}
-
     fn signals(request: &mut BindRequest) -> &mut Signals {
         &mut request.signals
     }

@@ -51,6 +51,7 @@ use kernel::{
     new_work,
     prelude::*,
     sync::{
+        aref::ARef,
         atomic::{
             Atomic,
             Relaxed, //
@@ -144,7 +145,7 @@ impl Holder for Updates {
     type Deferred = Infallible;
 
     fn device(&self) -> &SkuaDevice {
-        self.vm.gpu()
+        Holder::device(&*self.vm)
     }
 
     fn client(&self) -> Option<&Arc<Quota>> {
@@ -183,7 +184,7 @@ impl Holder for Updates {
         if error == ENODEV {
             return error;
         }
-        let dev = this.vm.gpu();
+        let dev = this.device();
         // Or it is destroyed already, and this with it.
         if let Some(context) = dev.contexts.find(this.slot) {
             if context.updates().is_some_and(|of| Arc::ptr_eq(of, this)) {
@@ -198,9 +199,6 @@ impl Holder for Updates {
         match deferred {}
     }
 
-    /// No engine would have been given it.
-    fn cancelled(&self, _request: &BindRequest) {}
-
     fn signals(request: &mut BindRequest) -> &mut Signals {
         &mut request.signals
     }
@@ -213,17 +211,15 @@ impl Holder for Updates {
     }
 
     fn look_again(this: Arc<Self>) {
-        let vm = this.vm.clone();
-        if let Err(updates) = Workers::enqueue_in::<_, 0>(&QUEUE, vm.gpu(), this) {
+        let dev: ARef<SkuaDevice> = this.device().into();
+        if let Err(updates) = Workers::enqueue_in::<_, 0>(&QUEUE, &dev, this) {
             Self::bury(updates);
         }
-        Vm::bury(vm);
     }
 
     fn bury(this: Arc<Self>) {
-        let vm = this.vm.clone();
-        vm.gpu().reapers.updates.bury(this);
-        Vm::bury(vm);
+        let dev: ARef<SkuaDevice> = this.device().into();
+        dev.reapers.updates.bury(this);
     }
 }
 

@@ -725,16 +725,21 @@ fn held_binds_have_a_limit() {
     assert_eq!(rig.bind_and_wait(rig.vm, &ops), Ok(()));
 }
 
+/// Objects that begin with 1, 2 and 3.
+fn three_objects(rig: &Rig) -> [u32; 3] {
+    [1, 2, 3].map(|value| {
+        let handle = rig.bo(Place::System, PAGE);
+        rig.map(handle).write(0, value);
+        handle
+    })
+}
+
 /// What waits in the order of a context is in the way of nothing else, and in order itself.
 fn binds_in_the_order_of_a_context_hold_no_others() {
     let rig = Rig::new();
     let (fence, bound) = (rig.fence(0), rig.fence(0));
     let out = rig.buffer(Place::System, PAGE);
-    let handles = [1_u64, 2, 3].map(|value| {
-        let handle = rig.bo(Place::System, PAGE);
-        rig.map(handle).write(0, value);
-        handle
-    });
+    let handles = three_objects(&rig);
     let va = rig.reserve(PAGE);
     let bind = |context, n: usize, syncs: &[_]| {
         let ops = [map(handles[n], 0, va, PAGE)];
@@ -901,11 +906,7 @@ fn a_held_bind_copies_what_is_mapped_then() {
     let rig = Rig::new();
     let (fence, bound) = (rig.fence(0), rig.fence(0));
     let out = rig.buffer(Place::System, PAGE);
-    let handles = [1_u64, 2, 3].map(|value| {
-        let handle = rig.bo(Place::System, PAGE);
-        rig.map(handle).write(0, value);
-        handle
-    });
+    let handles = three_objects(&rig);
     let (from, to) = (rig.reserve(2 * PAGE), rig.reserve(2 * PAGE));
     let both = |a, b| [map(a, 0, from, PAGE), map(b, 0, from + PAGE, PAGE)];
     let ops = both(handles[0], handles[0]);
