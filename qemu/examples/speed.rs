@@ -100,8 +100,16 @@ fn programs(pattern: &str) {
             "ld.u8 r10, [r2]\n ld.u8 r11, [r2 + 1]\n ld.u8 r12, [r2 + 2]\n",
         ),
         (
+            "load byte, run",
+            "ld.u8 r10, [r8]\n ld.u8 r11, [r8 + 32]\n ld.u8 r12, [r8 + 64]\n",
+        ),
+        (
             "store 32, run",
             "st.32 [r2], r10\n st.32 [r2 + 128], r11\n st.32 [r2 + 256], r12\n",
+        ),
+        (
+            "store byte, run",
+            "st.8 [r8], r10\n st.8 [r8 + 32], r11\n st.8 [r8 + 64], r12\n",
         ),
         (
             "shared",
@@ -122,6 +130,7 @@ fn programs(pattern: &str) {
                 sr  r0, flat
                 mov r2, {0}\n mov r3, {1}\n mov r4, {0}\n mov r5, {1}
                 mul r1, r0, 260\n lea r4, r4, r1, 0\n lea r2, r2, r0, 2
+                mov r8, {0}\n mov r9, {1}\n lea r8, r8, r0, 0
                 shl r6, r0, 2
                 mov r7, 100\n add r11, r0, 0x3f800001\n add r20, r0, 123456789
                 mov r22, 1

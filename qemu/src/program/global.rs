@@ -132,36 +132,38 @@ trait Accesses {
 
     /// Stores what each thread does, in their order.
     fn store<T: ByteValued>(&mut self, value: impl Fn(usize) -> T) -> Result<(), Fault>;
-
-    /// Loads the word that each thread does.
-    #[inline(always)]
-    fn load_words(&mut self, put: impl FnMut(usize, u32)) -> Result<(), Fault> {
-        self.load(put)
-    }
-
-    /// Stores the word that each thread does, in their order.
-    #[inline(always)]
-    fn store_words(&mut self, value: impl Fn(usize) -> u32) -> Result<(), Fault> {
-        self.store(value)
-    }
 }
 
 /// All threads of a wave, one behind the other from this offset on.
 struct Stream<'a, 'm>(&'a VolatileSlice<'m>, usize);
 
 impl Stream<'_, '_> {
-    /// The words of two threads each, of which no access sees a part either.
+    /// All of it in words of eight bytes, of which no access sees a part either, if that is where
+    /// it begins.
     #[inline(always)]
-    fn pairs(&self) -> Option<VolatileArrayRef<'_, u64>> {
-        let pairs = self.0.get_array_ref(self.1, LANES / 2);
-        pairs.ok().filter(|_| self.1 % 8 == 0)
+    fn words<T>(&self) -> Option<VolatileArrayRef<'_, u64>> {
+        let words = self
+            .0
+            .get_array_ref(self.1, LANES * size_of::<T>() / size_of::<u64>());
+        words.ok().filter(|_| self.1 % size_of::<u64>() == 0)
     }
 }
 
 impl Accesses for Stream<'_, '_> {
     #[inline(always)]
     fn load<T: ByteValued>(&mut self, mut put: impl FnMut(usize, T)) -> Result<(), Fault> {
-        if let Ok(values) = self.0.get_array_ref::<T>(self.1, LANES) {
+        let each = size_of::<u64>() / size_of::<T>();
+        if let Some(words) = self.words::<T>() {
+            for w in 0..LANES / each {
+                let word = words.load(w);
+                let values = word.as_slice().chunks_exact(size_of::<T>());
+                for (l, value) in (w * each..).zip(values.map(T::from_slice)) {
+                    if let Some(value) = value {
+                        put(l, *value);
+                    }
+                }
+            }
+        } else if let Ok(values) = self.0.get_array_ref::<T>(self.1, LANES) {
             for l in 0..LANES {
                 put(l, values.load(l));
             }
@@ -171,36 +173,20 @@ impl Accesses for Stream<'_, '_> {
 
     #[inline(always)]
     fn store<T: ByteValued>(&mut self, value: impl Fn(usize) -> T) -> Result<(), Fault> {
-        if let Ok(values) = self.0.get_array_ref::<T>(self.1, LANES) {
+        let each = size_of::<u64>() / size_of::<T>();
+        if let Some(words) = self.words::<T>() {
+            for w in 0..LANES / each {
+                let mut word = 0_u64;
+                let values = word.as_mut_slice().chunks_exact_mut(size_of::<T>());
+                for (l, slot) in (w * each..).zip(values) {
+                    slot.copy_from_slice(value(l).as_slice());
+                }
+                words.store(w, word);
+            }
+        } else if let Ok(values) = self.0.get_array_ref::<T>(self.1, LANES) {
             for l in 0..LANES {
                 values.store(l, value(l));
             }
-        }
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn load_words(&mut self, mut put: impl FnMut(usize, u32)) -> Result<(), Fault> {
-        let Some(pairs) = self.pairs() else {
-            return self.load(put);
-        };
-        for l in 0..LANES / 2 {
-            let value = pairs.load(l);
-            // CAST: halves.
-            put(2 * l, value as u32);
-            put(2 * l + 1, (value >> 32) as u32);
-        }
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn store_words(&mut self, value: impl Fn(usize) -> u32) -> Result<(), Fault> {
-        let Some(pairs) = self.pairs() else {
-            return self.store(value);
-        };
-        for l in 0..LANES / 2 {
-            let high = u64::from(value(2 * l + 1)) << 32;
-            pairs.store(l, u64::from(value(2 * l)) | high);
         }
         Ok(())
     }
@@ -336,7 +322,7 @@ fn load_from(accesses: &mut impl Accesses, wave: &mut Wave, i: &Instruction) -> 
         Op::Ld64 => accesses.load(|l, value: u64| {
             (out[l], high[l]) = (value as u32, (value >> 32) as u32);
         }),
-        _ => accesses.load_words(|l, value| out[l] = value),
+        _ => accesses.load(|l, value: u32| out[l] = value),
     }
 }
 
@@ -383,7 +369,7 @@ fn store_to(accesses: &mut impl Accesses, wave: &Wave, i: &Instruction) -> Resul
         Op::St8 => accesses.store(|l| value[l] as u8),
         Op::St16 => accesses.store(|l| value[l] as u16),
         Op::St64 => accesses.store(|l| wave.joined(i.rd, l)),
-        _ => accesses.store_words(|l| value[l]),
+        _ => accesses.store(|l| value[l]),
     }
 }
 
