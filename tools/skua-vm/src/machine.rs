@@ -49,6 +49,8 @@ pub(crate) enum Accel {
 pub(crate) struct Config {
     /// More options of the GPU server.
     pub(crate) gpu: Vec<String>,
+    /// There is a second GPU like the first.
+    pub(crate) second_gpu: bool,
     /// More words of the kernel command line.
     pub(crate) cmdline: String,
     /// More properties of QEMU's machine, or none.
@@ -85,11 +87,13 @@ pub(crate) fn memory(patience: u32) -> u32 {
     }
 }
 
-/// QEMU and the GPU server that it is connected to.
+/// QEMU and the GPU servers that it is connected to.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    /// What `qemu` is connected to.
+    /// What `qemu` is connected to: the GPU that tests ask something of.
     gpu: Gpu,
+    /// Another one, if there are two.
+    second_gpu: Option<Gpu>,
     /// The emulator, killed when this is dropped.
     qemu: Process,
     /// QEMU was killed from here.
@@ -105,7 +109,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Starts the GPU server and QEMU with a job for the guest.
+    /// Starts the GPU servers and QEMU with a job for the guest.
     ///
     /// # Errors
     ///
@@ -121,7 +125,11 @@ impl Machine {
         // What an earlier guest was kept waiting for is not this one's.
         std::fs::write(output.join(clock::FILE), "0")?;
         let sockets = tempfile::tempdir()?;
-        let gpu = Gpu::start(parts, &config.gpu, sockets.path(), &output)?;
+        let start = |name| Gpu::start(parts, &config.gpu, sockets.path(), &output, name);
+        let gpu = start("gpu")?;
+        let second_gpu = config.second_gpu.then(|| start("gpu-2")).transpose()?;
+        let gpus = [&gpu].into_iter().chain(&second_gpu);
+        let gpus: Vec<&Path> = gpus.map(|gpu| gpu.socket.as_path()).collect();
         let control = UnixListener::bind(sockets.path().join("control"))?;
         let kvm = !config.icount && parts.accel == Accel::Auto && kvm_works(parts);
         let log = output.join("qemu.log");
@@ -132,7 +140,7 @@ impl Machine {
                 config,
                 &output,
                 sockets.path(),
-                &gpu.socket,
+                &gpus,
                 kvm,
             ))
             .stderr(File::create(&log)?);
@@ -146,6 +154,7 @@ impl Machine {
             accept(&control, &mut qemu).with_context(|| format!("QEMU: {}", words(&log)))?;
         Ok(Self {
             gpu,
+            second_gpu,
             qemu,
             turned_off: false,
             woken: None,
@@ -182,7 +191,9 @@ impl Machine {
 
     /// A clock of the time that the host gave both processes.
     pub(crate) fn clock(&self) -> Clock {
-        Clock::of_processes(&[self.qemu.id(), self.gpu.process.id()])
+        let gpus = [&self.gpu].into_iter().chain(&self.second_gpu);
+        let processes = [&self.qemu].into_iter().chain(gpus.map(|gpu| &gpu.process));
+        Clock::of_processes(&processes.map(Process::id).collect::<Vec<_>>())
     }
 
     /// Whether somebody other than the guest holds one of the processes: a test that had the
@@ -263,9 +274,10 @@ impl Machine {
         Ok(String::new())
     }
 
-    /// After the guest is off: what is to be said against the GPU server, if anything.
+    /// After the guest is off: what is to be said against a GPU server, if anything.
     pub(crate) fn complaint(&mut self) -> Option<String> {
-        self.gpu.complaint()
+        let second_gpu = self.second_gpu.as_mut().and_then(Gpu::complaint);
+        self.gpu.complaint().or(second_gpu)
     }
 }
 
@@ -438,7 +450,7 @@ fn arguments(
     config: &Config,
     output: &Path,
     sockets: &Path,
-    gpu: &Path,
+    gpus: &[&Path],
     kvm: bool,
 ) -> Vec<String> {
     let memory = memory(parts.patience);
@@ -472,12 +484,14 @@ fn arguments(
     if config.iommu {
         add(&["-device", "intel-iommu,caching-mode=on,intremap=on"]);
     }
-    let device = json!({
-        "driver": "vfio-user-pci",
-        "socket": { "type": "unix", "path": gpu },
-        "x-msg-timeout": MESSAGE_TIMEOUT,
-    });
-    add(&["-device", &device.to_string()]);
+    for gpu in gpus {
+        let device = json!({
+            "driver": "vfio-user-pci",
+            "socket": { "type": "unix", "path": gpu },
+            "x-msg-timeout": MESSAGE_TIMEOUT,
+        });
+        add(&["-device", &device.to_string()]);
+    }
     let shares = [
         ("root", parts.root.as_path(), ",readonly=on"),
         ("skua", parts.products.as_path(), ",readonly=on"),
@@ -607,10 +621,16 @@ struct Gpu {
 }
 
 impl Gpu {
-    fn start(parts: &Parts, options: &[String], sockets: &Path, output: &Path) -> Result<Self> {
-        let socket = sockets.join("gpu");
-        let control = sockets.join("gpu-control");
-        let log = output.join("gpu.log");
+    fn start(
+        parts: &Parts,
+        options: &[String],
+        sockets: &Path,
+        output: &Path,
+        name: &str,
+    ) -> Result<Self> {
+        let socket = sockets.join(name);
+        let control = sockets.join(format!("{name}-control"));
+        let log = output.join(format!("{name}.log"));
         let file = File::create(&log)?;
         let mut command = Command::new(&parts.gpu);
         command
@@ -704,13 +724,19 @@ mod tests {
 
     fn command_line(parts: &Parts) -> String {
         let path = Path::new("/x");
-        arguments(parts, &config(), path, path, path, false).join(" ")
+        arguments(parts, &config(), path, path, &[path; 2], false).join(" ")
     }
 
     #[test]
     fn a_server_may_stand_still_for_minutes() {
         let line = command_line(&Parts::of_test());
         assert!(line.contains("\"x-msg-timeout\":3600000"), "{line}");
+    }
+
+    #[test]
+    fn each_server_is_a_device() {
+        let line = command_line(&Parts::of_test());
+        assert_eq!(line.matches("vfio-user-pci").count(), 2, "{line}");
     }
 
     #[test]

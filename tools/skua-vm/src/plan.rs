@@ -14,6 +14,7 @@
 //!     "cmdline": "",
 //!     "machine": "max-ram-below-4g=512M",
 //!     "iommu": false,
+//!     "second_gpu": false,
 //!     "may_die_of": "panic: on purpose"
 //!   }
 //! ]
@@ -60,6 +61,9 @@ pub(crate) struct Guest {
     /// Put an IOMMU before the GPU.
     #[serde(default)]
     pub(crate) iommu: bool,
+    /// There is a second GPU like the first.
+    #[serde(default)]
+    pub(crate) second_gpu: bool,
     /// Words of a death of this guest that passes the test that runs: what QEMU or the kernel said
     /// last has them. Any other death fails as always.
     #[serde(default)]

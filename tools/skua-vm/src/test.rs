@@ -265,6 +265,7 @@ fn run(parts: &Parts, dir: &Path, unit: Unit, sender: &Sender<Event>) {
             gpu: guest.gpu.clone(),
             cmdline: guest.cmdline.clone(),
             iommu: guest.iommu,
+            second_gpu: guest.second_gpu,
             machine: guest.machine.clone(),
             kunit,
             may_die_of: guest.may_die_of.clone(),

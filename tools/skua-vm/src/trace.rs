@@ -74,6 +74,7 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
         gpu,
         cmdline: guest.cmdline.clone(),
         iommu: guest.iommu,
+        second_gpu: guest.second_gpu,
         machine: guest.machine.clone(),
         may_die_of: guest.may_die_of.clone(),
         output: logs.clone(),
