@@ -67,6 +67,7 @@ mod suspend;
 mod suspend_to_ram;
 mod sync;
 mod trace;
+mod two_gpus;
 mod unplug;
 mod unpreempted_device;
 mod unpreempted_driver;
@@ -153,6 +154,7 @@ pub(crate) const ALL: &[Program] = table![
     suspend_to_ram
     sync
     trace
+    two_gpus
     unplug
     unpreempted_device
     unpreempted_driver
