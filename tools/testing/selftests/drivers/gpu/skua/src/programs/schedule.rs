@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use skua_guest::host::RandomSteps;
 use skua_selftests::client::signal;
 use skua_selftests::drawing::BEHIND;
 use skua_selftests::events::{Event, Trace};
@@ -637,21 +638,33 @@ const COUNT_EACH: &[u64] = &[
     EXIT,
 ];
 
-/// Of a buffer that draws, and of one with packets of one thread.
+/// Of a buffer that draws, and of one with dispatches of one thread; and how many of the latter a
+/// job has, each a packet.
 const DRAWS: u32 = 16;
-const PACKETS: u32 = 60;
+const DISPATCHES: u32 = 60;
+const PACKETS: u32 = 16;
 
 /// Asks without a pause at first, and then for a while.
 fn soon(mut ask: impl FnMut() -> Option<()>) -> Option<()> {
     (0..10_000).find_map(|_| ask()).or_else(|| eventually(ask))
 }
 
-/// Threads, pixels and packets, while somebody more important has a little to do at every moment.
+/// Threads, pixels and packets, while somebody more important has a little to do at every moment,
+/// for which the engine stops behind any instruction.
 fn row_2_13_each_unit_of_work_runs_once() {
     let seed = seed();
     let mut numbers = Numbers(seed);
     let rig = Rig::new();
-    let (low, high) = (context(&rig, -1), context(&rig, 1));
+    let (low, high) = ([(); 3].map(|()| context(&rig, -1)), context(&rig, 1));
+    let trace = Trace::of(&["skua_submit"]);
+    for context in low {
+        assert_eq!(rig.start_in(context, &[]).wait(), Ok(()));
+    }
+    let id = |event: &Event| event.get("context").to_owned();
+    let mut ids: Vec<String> = trace.events().iter().map(id).collect();
+    drop(trace);
+    ids.retain(|id| id != "0");
+    assert_eq!(ids.len(), low.len(), "{ids:?}");
     let [counts, picture, scene] =
         [Place::System; 3].map(|place| rig.buffer(place, 4 * u64::from(PIXELS * PIXELS)));
     let [pixel, each, one] = [COUNTED_PIXEL, COUNT_EACH, COUNT].map(|code| rig.program(code));
@@ -668,41 +681,48 @@ fn row_2_13_each_unit_of_work_runs_once() {
         ..dispatched
     };
     dispatched.arguments[..2].copy_from_slice(&address(threads.va));
-    // Of different lengths, but for longer than it takes to submit something.
-    let mut works: Vec<Vec<Command>> = (1..=4)
-        .map(|n| {
-            dispatched.arguments[2] = 200 * n;
-            vec![Command::Dispatch(dispatched)]
-        })
-        .collect();
-    works.push(vec![Command::Draw(draw); DRAWS as usize]);
-    let packet = |n: u64| dispatch(&one, COUNT, &address(packets.va + 4 * n));
-    works.push((0..PACKETS.into()).map(packet).collect());
-    // Written once: what is preempted lasts for longer than a rig has room for other jobs.
-    let works: Vec<_> = works.iter().map(|work| rig.write(work)).collect();
-    let important = rig.write(&[dispatch(&one, COUNT, &address(scene.va + 136))]);
-    let start = |context, commands| {
-        let done = rig.syncobj();
-        assert_eq!(rig.submit(context, &[commands], &[signal(done)]), Ok(()));
-        done
+    // Of different lengths, but for longer than it takes to submit something. Written once: what is
+    // preempted lasts for longer than a rig has room for other jobs.
+    let dispatches = [1, 2, 3, 4].map(|n| {
+        dispatched.arguments[2] = 200 * n;
+        rig.write(&[Command::Dispatch(dispatched)])
+    });
+    let draws = rig.write(&[Command::Draw(draw); DRAWS as usize]);
+    let packet = |n: u64| {
+        let [low, high] = address(packets.va + 4 * n);
+        dispatch(&each, COUNT_EACH, &[low, high, 50])
     };
+    let counted = rig.write(&(0..DISPATCHES.into()).map(packet).collect::<Vec<_>>());
+    let kinds = [
+        dispatches.map(|work| vec![work]).to_vec(),
+        vec![vec![draws]],
+        vec![vec![counted; PACKETS as usize]],
+    ];
+    let important = rig.write(&[dispatch(&one, COUNT, &address(scene.va + 136))]);
     let end = |done| {
         assert_eq!(rig.wait(done), Ok(()), "seed {seed}");
         assert_eq!(rig.syncobj_destroy(done), Ok(()));
     };
+    let _steps = RandomSteps::of(seed.max(1)).expect("gpu-steps");
     let wanted = suite::points(1000);
-    let (mut met, mut asked, mut rounds, mut jobs) = (0, 0, [0; 6], VecDeque::new());
-    while met < wanted {
+    let (mut met, mut asked, mut rounds) = ([0; 3], 0, [0; 3]);
+    let mut jobs = [const { VecDeque::new() }; 3];
+    while met.iter().sum::<u64>() < wanted || met.iter().any(|met| *met < wanted / 16) {
         let trace = Trace::of(&["skua_preempted"]);
         for _ in 0..64 {
-            // There is always something to be preempted.
-            while jobs.front().is_some_and(|job| rig.has_signalled(*job)) {
-                end(jobs.pop_front().expect("the first"));
-            }
-            while jobs.len() < 3 {
-                let work = numbers.below(works.len());
-                rounds[work] += 1;
-                jobs.push_back(start(low, works[work]));
+            // There is always something of each kind to be preempted.
+            for (kind, jobs) in jobs.iter_mut().enumerate() {
+                while jobs.front().is_some_and(|job| rig.has_signalled(*job)) {
+                    end(jobs.pop_front().expect("the first"));
+                }
+                while jobs.len() < 2 {
+                    let (done, works) = (rig.syncobj(), &kinds[kind]);
+                    let work = &works[numbers.below(works.len())];
+                    let submitted = rig.submit(low[kind], work, &[signal(done)]);
+                    assert_eq!(submitted, Ok(()), "seed {seed}");
+                    rounds[kind] += 1;
+                    jobs.push_back(done);
+                }
             }
             for _ in 0..4 {
                 assert_eq!(rig.submit(high, &[important], &[]), Ok(()));
@@ -717,15 +737,19 @@ fn row_2_13_each_unit_of_work_runs_once() {
                 }
             }
         }
-        let within = |stop: &&str| *stop != UNBEGUN;
-        met += stops(&trace.events()).filter(within).count() as u64;
+        for event in trace.events() {
+            let kind = ids.iter().position(|own| *own == id(&event));
+            if let (Some(kind), true) = (kind, event.get("stop") != UNBEGUN) {
+                met[kind] += 1;
+            }
+        }
     }
-    jobs.into_iter().for_each(end);
-    println!("# seed {seed}: preempted {met} times for {asked} jobs, in {rounds:?} of others");
+    jobs.into_iter().flatten().for_each(end);
+    println!("# seed {seed}: preempted {met:?} times for {asked} jobs, in {rounds:?} of others");
     let units = [
-        ("thread", &threads, 64 * 64, rounds[..4].iter().sum()),
-        ("pixel", &counts, PIXELS * PIXELS, DRAWS * rounds[4]),
-        ("packet", &packets, PACKETS, rounds[5]),
+        ("thread", &threads, 64 * 64, rounds[0]),
+        ("pixel", &counts, PIXELS * PIXELS, DRAWS * rounds[1]),
+        ("packet", &packets, DISPATCHES, PACKETS * rounds[2]),
     ];
     for (unit, counts, count, rounds) in units {
         for n in 0..count {
