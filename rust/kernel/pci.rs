@@ -116,6 +116,10 @@ pub(crate) trait PciDriver: DriverExt {
     /// The device has its power, and what its configuration space held, after [`Self::sleep`] was
     /// called without an error. An error is logged.
     fn wake(dev: &drm::Device<Self>) -> Result;
+
+    /// The bus has reset the device (FLR, as by sysfs), and restored its configuration space;
+    /// userspace may be at work. Until it is told, the driver may have found nobody to answer.
+    fn reset_done(dev: &drm::Device<Self>);
 }
 
 /// What a bound device consists of.
@@ -247,7 +251,7 @@ impl<D: PciDriver> pci::Driver for Bus<D> {
     }
 }
 
-/// [`pci::Adapter`] of a driver that is told when the system sleeps.
+/// [`pci::Adapter`] of a driver that is told when the system sleeps, and of resets.
 struct Adapter<D>(PhantomData<D>);
 
 // SAFETY: That of the adapter within, whose private data this has.
@@ -265,7 +269,10 @@ unsafe impl<D: PciDriver> driver::RegistrationOps for Adapter<D> {
         module: &'static ThisModule,
     ) -> Result {
         // SAFETY: Nobody else knows of it before it is registered.
-        unsafe { (*driver.get()).driver.pm = Self::SLEEP };
+        unsafe {
+            (*driver.get()).driver.pm = Self::SLEEP;
+            (*driver.get()).err_handler = Self::RESET;
+        }
         // SAFETY: As promised by the caller.
         unsafe { pci::Adapter::<Bus<D>>::register(driver, name, module) }
     }
@@ -309,13 +316,33 @@ impl<D: PciDriver> Adapter<D> {
         unsafe { Self::tell(dev, D::wake) }
     }
 
+    /// What the bus calls when it resets a device.
+    const RESET: &'static bindings::pci_error_handlers = &bindings::pci_error_handlers {
+        reset_done: Some(Self::reset_done),
+        ..pin_init::zeroed()
+    };
+
+    /// `pci_error_handlers.reset_done`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Adapter::tell`], `pdev` being the PCI device.
+    unsafe extern "C" fn reset_done(pdev: *mut bindings::pci_dev) {
+        let reset_done = |dev: &drm::Device<D>| {
+            D::reset_done(dev);
+            Ok(())
+        };
+        // SAFETY: As promised by the caller.
+        unsafe { Self::tell(&raw mut (*pdev).dev, reset_done) };
+    }
+
     /// Has the driver of `dev` do `what`; 0, or the negative errno.
     ///
     /// # Safety
     ///
     /// `dev` must be bound to the driver, and locked (`device_lock()`), as the bus calls the
-    /// callbacks of a driver (`drivers/base/power/main.c`): its probe is over, and no unbind has
-    /// begun.
+    /// callbacks of a driver (`drivers/base/power/main.c`, `pci_dev_restore()`): its probe is over,
+    /// and no unbind has begun.
     unsafe fn tell(dev: *mut bindings::device, what: fn(&drm::Device<D>) -> Result) -> c_int {
         // SAFETY: A bound device; `Device` is `repr(transparent)` over it.
         let dev = unsafe { &*dev.cast::<Device<CoreInternal<'_>>>() };

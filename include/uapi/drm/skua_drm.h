@@ -119,7 +119,8 @@ extern "C" {
  * DOC: Resets of the GPU
  *
  * A GPU that cannot be helped otherwise is reset (WDDM: TDR of the adapter), at most as often as
- * the module parameters tdr_limit_count and tdr_limit_time say; then it is lost (-EIO).
+ * the module parameters tdr_limit_count and tdr_limit_time say; then it is lost (-EIO). So it is
+ * when its bus has reset it (a function level reset, as by sysfs).
  *
  * All that clients have on it has failed then (DRM_SKUA_CONTEXT_RESET): devices with an address
  * space, but for those that each file has, and all contexts. Work ends with -ECANCELED, but for

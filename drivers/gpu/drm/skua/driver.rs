@@ -264,6 +264,10 @@ impl PciDriver for SkuaDriver {
     fn wake(dev: &SkuaDevice) -> Result {
         power::wake(dev)
     }
+
+    fn reset_done(dev: &SkuaDevice) {
+        dev.was_reset();
+    }
 }
 
 static VTABLE: Vtable = Vtable::new();

@@ -90,6 +90,14 @@ impl Gpu {
         }
     }
 
+    /// Somebody else has reset the device, which has forgotten what it was told, and what was in
+    /// VRAM: it is reset once more, as if it had done so by itself, for which this waits. Process
+    /// context, bound.
+    pub(crate) fn was_reset(&self) {
+        self.suspect(self.hw.generation());
+        let _ = self.wait_for_resets();
+    }
+
     /// The device did not do what it must, and a reset alone does not help: it is to be lost, for
     /// the reason `health`, and until it is quiet it may reach memory that it should not.
     pub(crate) fn doubt(&self, health: u32) {

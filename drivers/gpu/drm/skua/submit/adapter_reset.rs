@@ -3,7 +3,8 @@
 //! The adapter reset: what helps when the reset of an engine does not (rows 2.02, 2.21, 2.22).
 //!
 //! An engine that does not acknowledge its reset, a paging packet that faults or does not end, a
-//! device that reports what cannot be or leaves a request unanswered: all of it is reset. What was
+//! device that reports what cannot be or leaves a request unanswered, or that its bus has reset (a
+//! function level reset): all of it is reset. What was
 //! in VRAM is lost then, and so is all work of clients, as it cannot be told what it needs of that.
 //! The device goes on, and who makes a new device of the same file works with it.
 //!

@@ -17,7 +17,7 @@ use crate::mapping::Mapping;
 use crate::moving::{evict_all, evict_some, find, movable_in_vram, place, resident};
 use crate::power::Sleep;
 use crate::raw::in_child;
-use crate::rig::{copy, fill, Buffer};
+use crate::rig::{self, copy, fill, Buffer};
 use crate::suite::eventually;
 use crate::witness::quiet;
 use crate::{skip, suite, Client, Engine, Errno, Place, Rig};
@@ -855,7 +855,7 @@ pub fn one_allocation_fails() {
 ///
 /// If it does not hold.
 #[track_caller]
-pub fn it_shows_again_after_a_reset() {
+pub fn it_shows_again_after_a_reset(reset: impl FnOnce(&Function)) {
     expect_error("the adapter was reset").expect("the kernel's log");
     let hidden = Hidden::new();
     let buffers = [(); 2].map(|()| hidden.buffer(hidden.size));
@@ -867,7 +867,7 @@ pub fn it_shows_again_after_a_reset() {
     let offset = lock();
     let locked = pages()[2];
     assert!(locked > 0, "no page is for what is locked");
-    Function::first().debugfs("reset").expect("debugfs");
+    reset(&Function::first());
     assert_eq!(pages()[2], locked, "pages for what is locked");
     assert_eq!(place(&hidden.rig, buffers[1].handle), Place::Vram);
     // First what has all pages of the aperture: it is shown by what was written before the reset.
@@ -892,6 +892,45 @@ pub fn it_shows_again_after_a_reset() {
     expect_gpu(&rig, "of a new client", &new, 5);
     for buffer in &buffers {
         expect("beside a new client", &buffer.cpu, 4);
+    }
+}
+
+/// An engine is reset for what another client did: no page of the aperture is another one's then.
+///
+/// # Panics
+///
+/// If it does not hold.
+#[track_caller]
+pub fn it_shows_on_after_a_reset_of_an_engine() {
+    let hidden = Hidden::new();
+    let buffers = [(); 2].map(|()| hidden.buffer(hidden.size));
+    for buffer in &buffers {
+        stamp(&buffer.cpu, 3);
+    }
+    let offset = hidden.rig.lock(buffers[1].handle).expect("BO_LOCK");
+    let locked = pages()[2];
+    assert!(locked > 0, "no page is for what is locked");
+    let resets = || Function::first().counters(["driver_engine_resets"]);
+    let before = resets();
+    let other = Rig::new();
+    let nowhere = other.reserve(4096);
+    assert_eq!(
+        other.run(Engine::Copy, &[rig::write(nowhere, 1)]),
+        Err(Errno::EFAULT)
+    );
+    assert_ne!(resets(), before);
+    assert_eq!(pages()[2], locked, "pages for what is locked");
+    for buffer in buffers.iter().rev() {
+        expect("after a reset of an engine", &buffer.cpu, 3);
+        stamp(&buffer.cpu, 4);
+    }
+    for buffer in &buffers {
+        expect("written then", &buffer.cpu, 4);
+        expect_gpu(&hidden.rig, "written then", buffer, 4);
+    }
+    assert_eq!(hidden.rig.lock(buffers[1].handle), Ok(offset));
+    for left in [Ok(()), Ok(()), Err(Errno::EINVAL)] {
+        assert_eq!(hidden.rig.unlock(buffers[1].handle), left);
     }
 }
 

@@ -45,6 +45,7 @@ pub(crate) fn main() -> ExitCode {
         row_2_22_all_work_ends_and_new_devices_work: 60,
         row_2_22_what_was_in_vram_is_zero_at_the_same_address: 60 at_rest,
         row_2_22_what_is_elsewhere_stays: 60 at_rest,
+        row_0_26_a_function_level_reset_is_one_of_the_adapter: 60,
         row_2_22_nobody_writes_what_the_client_writes_then: 60,
         row_2_22_fences_without_a_value_keep_theirs: 60,
         row_0_21_residency_of_what_is_locked_ends_with_a_reset: 60 at_rest,
@@ -221,6 +222,38 @@ fn row_2_22_what_was_in_vram_is_zero_at_the_same_address() {
     let new = rig.bo(Place::Vram, SIZE);
     rig.map(new).expect("a new one", |_| 0);
     assert!(!is_lost(&rig, new), "a new one");
+}
+
+/// By the bus, which tells the driver of it: root has asked for it in sysfs.
+fn row_0_26_a_function_level_reset_is_one_of_the_adapter() {
+    begin();
+    let rig = Rig::new().having_worked();
+    let [lost, kept] = [Place::Vram, Place::System].map(|place| rig.buffer(place, SIZE));
+    let offset = rig.lock(lost.handle).expect("BO_LOCK");
+    for buffer in [&lost, &kept] {
+        buffer.cpu.fill(pattern(3));
+    }
+    let gate = rig.buffer(Place::System, PAGE);
+    let runs = rig.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+    std::fs::write(Function::first().sysfs().join("reset"), "1").expect("reset");
+    // Whoever asked for it has waited for that.
+    let resets = Function::first().counters(["driver_adapter_resets"]);
+    assert_eq!(resets, [1]);
+    assert_eq!(runs.wait(), Err(Errno::ECANCELED));
+    // By the same address, under the same lock.
+    assert!(is_lost(&rig, lost.handle));
+    lost.cpu.expect("VRAM", |_| 0);
+    kept.cpu.expect("system memory", pattern(3));
+    lost.cpu.fill(pattern(4));
+    assert_eq!(rig.lock(lost.handle), Ok(offset));
+    let (context, seen) = (
+        rig.new_context(Engine::Copy),
+        rig.buffer(Place::System, SIZE),
+    );
+    let copies = rig.start_in(context, &[copy(lost.va, seen.va, SIZE)]);
+    assert_eq!(copies.wait(), Ok(()));
+    seen.cpu.expect("what the CPU wrote then", pattern(4));
+    expect_working();
 }
 
 fn row_2_22_what_is_elsewhere_stays() {

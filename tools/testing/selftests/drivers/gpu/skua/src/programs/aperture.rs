@@ -21,9 +21,14 @@ pub(crate) fn main() -> ExitCode {
         row_0_24_locks_of_many_threads_have_no_more_than_there_is: 120 at_rest,
         row_0_25_no_byte_of_a_neighbour_is_seen: 60 at_rest,
         row_0_26_it_works_at_once_and_after_a_bind: 60 at_rest,
+        row_0_26_row_2_21_it_shows_on_after_a_reset_of_an_engine: 60 at_rest,
         row_0_26_it_works_again_after_a_loss: 120 at_rest,
         everything_at_once_in_eight_processes: 300,
     ])
+}
+
+fn row_0_26_row_2_21_it_shows_on_after_a_reset_of_an_engine() {
+    aperture::it_shows_on_after_a_reset_of_an_engine();
 }
 
 fn row_0_15_the_aperture_is_its_bar() {
