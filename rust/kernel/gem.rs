@@ -1063,8 +1063,15 @@ where
             bindings::drm_gem_object_get(raw);
             return raw;
         }
-        bindings::drm_gem_prime_import(dev, buf)
     }
+    // SAFETY: The core calls this for a valid device of this driver.
+    let importer = unsafe { drm::Device::<T::Driver>::from_raw(dev) };
+    // Nothing is mapped for it when it is unbound, nor outlives that.
+    let Some(_bound) = device::enter(importer) else {
+        return ENODEV.to_ptr();
+    };
+    // SAFETY: As this is called.
+    unsafe { bindings::drm_gem_prime_import(dev, buf) }
 }
 
 /// What buffers of objects of `T` do: as those of `drm_gem_prime_export()`, but for what comes

@@ -15,7 +15,10 @@ use crate::{
             GemExt,
             Placement, //
         },
-        resv::Reserved,
+        resv::{
+            Reserved,
+            Usage, //
+        },
         uapi, //
     },
     gpu::{
@@ -178,6 +181,8 @@ impl GemExt for BoData {
         // Another device can reach system pages only, and what is pinned there does not come back.
         match gem::placement(obj, reserved)? {
             _ if obj.needs_vram() => Err(EOPNOTSUPP),
+            // Who maps what still moves there would wait for it with the object locked.
+            Placement::System(..) if !reserved.is_idle(Usage::Kernel) => Err(EBUSY),
             Placement::System(..) => Ok(()),
             Placement::Device(_) => Err(EBUSY),
             Placement::Resting(_) | Placement::Nowhere => Err(EOPNOTSUPP),

@@ -52,6 +52,7 @@ pub(crate) fn main() -> ExitCode {
         attachments_come_and_go_under_work: 120 at_rest,
         an_attachment_outlasts_who_has_it_come_back: 120 at_rest,
         an_attachment_holds_up_no_other_client: 60 at_rest,
+        an_attachment_during_a_move_locks_nobody_out: 60 at_rest,
         an_attachment_meets_evictions: 120,
         idle_pages_are_there_for_other_drivers,
         foreign_descriptors_are_refused,
@@ -621,6 +622,35 @@ fn an_attachment_holds_up_no_other_client() {
     });
     assert_eq!(job.wait(), Ok(()));
     assert_eq!(place(&busy, handle), Place::System);
+}
+
+/// It moves already when it is attached.
+fn an_attachment_during_a_move_locks_nobody_out() {
+    let (busy, other, vgem) = (alone(), Rig::new(), vgem());
+    let gate = busy.buffer(Place::System, 4096);
+    let buffer = busy.bound(movable_in_vram(&busy, SIZE), SIZE);
+    let shared = busy.export(buffer.handle).expect("PRIME_HANDLE_TO_FD");
+    let work = [wait_value(gate.va, 1), write(buffer.va, 1)];
+    let job = busy.start(Engine::Compute, &work);
+    let caller = Caller::new();
+    std::thread::scope(|scope| {
+        let evicting = scope.spawn(|| Function::first().debugfs("evict"));
+        becomes("it leaves VRAM", || {
+            place(&busy, buffer.handle) == Place::System
+        });
+        let attaching = scope.spawn(|| caller.call(|| import_by_vgem(&vgem, &shared)));
+        caller.wait_until_asleep();
+        // Another client maps it, for which it is locked.
+        let theirs = other.import(&shared).expect("PRIME_FD_TO_HANDLE");
+        let va = other.reserve(SIZE);
+        let bound = other.bind(other.vm, &[map(theirs, 0, va, SIZE)], &[]);
+        assert_eq!((bound, job.has_ended()), (Ok(()), false));
+        gate.cpu.write(0, 1);
+        assert!(attaching.join().expect("a thread").is_ok());
+        assert!(evicting.join().expect("a thread").is_ok());
+    });
+    assert_eq!(job.wait(), Ok(()));
+    assert_eq!(buffer.cpu.read(0), 1);
 }
 
 /// Of write-combined pages there is one owner at a time: others wait, and are not refused.
