@@ -31,8 +31,10 @@ use kernel::{
     time::Jiffies,
     types::Opaque,
     workqueue::{
+        HasWork,
         Queue,
-        RawWorkItem, //
+        RawWorkItem,
+        Work, //
     }, //
 };
 
@@ -171,6 +173,16 @@ impl ModuleQueue {
             // SAFETY: As in `with()`.
             unsafe { bindings::__flush_workqueue(raw) };
         }
+    }
+}
+
+/// Waits until `item` has run if it is queued, in any queue, or runs just now; not for what it
+/// queues then, itself included. Process context, and not from the item.
+pub(crate) fn flush_item<T: HasWork<T, ID>, const ID: u64>(item: &Arc<T>) {
+    // SAFETY: The item is valid as long as the caller has it; its work is only used as such.
+    unsafe {
+        let work = T::raw_get_work(Arc::as_ptr(item).cast_mut());
+        bindings::flush_work(Work::raw_get(work));
     }
 }
 

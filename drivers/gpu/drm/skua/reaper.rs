@@ -13,12 +13,13 @@
 //!                                                       └─▶ one reference less, nothing else
 //! ```
 //!
-//! Objects that clients destroy are given up in the same queue ([`crate::memory::destruction`]):
-//! who waits for it may count on their memory, too.
+//! Objects that clients destroy are given up in the same queue ([`crate::memory::destruction`]).
+//! All GPUs share it; who waits does so for the work items of one
+//! ([`Gpu::reap`](crate::gpu::Gpu::reap)), as another's may wait until that is reset, or awake.
 //!
 //! All clients share it, so what has very much is freed in parts, with others' between them. A work
-//! item that has more to do then says so ([`Cut`]): who waits for the queue may wait for the rest,
-//! too, for as long as it has patience ([`Reapers::flush`](crate::gpu::Reapers::flush)).
+//! item that has more to do then says so ([`Cut`]): who waits for a turn may wait for the rest,
+//! too, for as long as it has patience ([`Gpu::reap_all`](crate::gpu::Gpu::reap_all)).
 //!
 //! # Quarantine
 //!
@@ -26,7 +27,10 @@
 //! acknowledge is such a device: from that moment on, until it was reset or is known to be quiet,
 //! reapers keep what they are given ([`Quarantine`]).
 
-use crate::ext::queue::ModuleQueue;
+use crate::ext::queue::{
+    flush_item,
+    ModuleQueue, //
+};
 use kernel::{
     impl_has_work,
     list::{
@@ -337,6 +341,12 @@ impl<T: Reapable> Reaper<T> {
         }
     }
 
+    /// Waits for a turn, if there is to be one: until what was buried before is free, unless it is
+    /// in quarantine, or freed in parts. Process context, no locks held.
+    pub(crate) fn flush(self: &Arc<Self>) {
+        flush_item(self);
+    }
+
     /// Objects that are not freed yet, and bytes of memory that the device may reach meanwhile.
     pub(crate) fn usage(&self) -> (u64, u64) {
         (self.count.load(Relaxed), self.bytes.load(Relaxed))
@@ -365,14 +375,4 @@ impl<T: Reapable> WorkItem for Reaper<T> {
             this.wake();
         }
     }
-}
-
-/// Waits until what was buried is free, unless it is in quarantine, or freed in parts. Process
-/// context, no locks held.
-///
-/// It ends, whatever clients do: what is freed waits for the device's acknowledgements, after which
-/// that is lost, and for locks under which nobody waits for work, nor allocates as much as a client
-/// likes, for which its control group may have it wait.
-pub(crate) fn flush() {
-    QUEUE.flush();
 }

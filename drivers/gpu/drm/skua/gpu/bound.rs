@@ -150,7 +150,7 @@ impl Gpu {
             Gpu::keep(dev);
         }
         // What takes longer is freed later: it touches the device no more.
-        let _ = dev.reapers.flush(&mut eviction::patience());
+        let _ = dev.reap_all(&mut eviction::patience());
         // Waits for who makes room for a group, and that for work: all of it is over.
         drop(region);
     }

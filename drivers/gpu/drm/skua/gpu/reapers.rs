@@ -20,7 +20,6 @@ use crate::{
         }, //
     },
     reaper::{
-        self,
         Cut,
         Quarantine,
         Reaper, //
@@ -119,22 +118,6 @@ impl Reapers {
         Cut::new(&self.quarantine)
     }
 
-    /// Waits until what was buried is free, unless it is in quarantine, and what is freed in parts,
-    /// too, as long as there is `patience`, from which that takes. Process context, no locks held.
-    /// `EINTR` if a signal arrives.
-    pub(crate) fn flush(&self, patience: &mut Jiffies) -> Result {
-        eviction::spend(patience, reaper::flush);
-        while *patience > 0 && self.quarantine.is_cut() {
-            if current!().signal_pending() {
-                return Err(EINTR);
-            }
-            eviction::spend(patience, reaper::flush);
-            // There may always be more.
-            *patience = patience.saturating_sub(1);
-        }
-        Ok(())
-    }
-
     /// Whether the device is known to reach no memory, for good.
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet.load(Acquire)
@@ -162,6 +145,40 @@ impl Reapers {
 }
 
 impl Gpu {
+    /// Waits until what was buried of this GPU's is free, unless it is in quarantine, or freed in
+    /// parts. Process context, no locks held.
+    ///
+    /// It ends, whatever clients do: what is freed waits for the device's acknowledgements, without
+    /// which that is lost, and for locks under which nobody waits for work, nor allocates as much
+    /// as a client likes, for which its control group may have it wait.
+    pub(crate) fn reap(&self) {
+        // Each buries what those behind it free.
+        self.destroyer.flush();
+        self.reapers.contexts.flush();
+        self.reapers.updates.flush();
+        self.reapers.submissions.flush();
+        self.reapers.binds.flush();
+        self.reapers.moves.flush();
+        self.reapers.destructions.flush();
+        self.reapers.vms.flush();
+        self.reapers.reached.flush();
+    }
+
+    /// As [`Self::reap`], and what is freed in parts, too, as long as there is `patience`, from
+    /// which that takes. `EINTR` if a signal arrives.
+    pub(crate) fn reap_all(&self, patience: &mut Jiffies) -> Result {
+        eviction::spend(patience, || self.reap());
+        while *patience > 0 && self.reapers.quarantine.is_cut() {
+            if current!().signal_pending() {
+                return Err(EINTR);
+            }
+            eviction::spend(patience, || self.reap());
+            // There may always be more.
+            *patience = patience.saturating_sub(1);
+        }
+        Ok(())
+    }
+
     /// The adapter is about to be reset: memory that it may reach does not go back to the system
     /// until [`Self::resume`].
     pub(crate) fn suspend(&self) {

@@ -33,6 +33,7 @@ use crate::{
         device,
         fence::Fence,
         gem,
+        queue::flush_item,
         resv::{
             self,
             Usage, //
@@ -585,7 +586,7 @@ impl Destroyer {
         }
         // Of a device that is lost what was destroyed may be kept.
         let _ = eviction::spend(patience, || dev.wait_for_resets());
-        dev.reapers.flush(patience)?;
+        dev.reap_all(patience)?;
         let behind = || self.queues.lock().behind;
         // Not what comes meanwhile: each turn of the queue gives up some, and one frees the last.
         for turn in 0..=behind().div_ceil(AT_ONCE) {
@@ -597,17 +598,22 @@ impl Destroyer {
             if current!().signal_pending() {
                 return Err(EINTR);
             }
-            dev.reapers.flush(patience)?;
+            dev.reap_all(patience)?;
         }
         Ok(())
     }
 
+    /// Waits for a turn of its own, if there is to be one. Process context, no locks held.
+    pub(crate) fn flush(self: &Arc<Self>) {
+        flush_item(self);
+    }
+
     /// Gives up what all that waits has: the device is gone.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end(self: &Arc<Self>) {
         self.find_due(true);
         while self.perform_some(true) || self.queues.lock().behind > 0 {
             // What the worker has in hand comes back if somebody has it locked.
-            reaper::flush();
+            self.flush();
         }
     }
 
@@ -757,7 +763,7 @@ pub(crate) fn destroy(
     if manner.synchronous {
         // Of a device that is lost it may be kept.
         let _ = dev.wait_for_resets();
-        reaper::flush();
+        dev.reap();
     }
     Ok(())
 }

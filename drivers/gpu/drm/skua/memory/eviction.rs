@@ -82,8 +82,7 @@ use crate::{
             Rank, //
         }, //
     },
-    quota::Quota,
-    reaper, //
+    quota::Quota, //
 };
 use kernel::{
     device::{
@@ -483,14 +482,19 @@ pub(crate) fn left(leaves: Result<Fence>, moves: &mut KVVec<Fence>) -> Result<bo
 
 /// Waits until `moves`, which make room for `need`, are done and what they left is free, as long as
 /// there is patience. Whether there were any.
-pub(crate) fn wait_for_all(moves: &[Fence], need: Need, patience: &mut Jiffies) -> Result<bool> {
+pub(crate) fn wait_for_all(
+    dev: &SkuaDevice,
+    moves: &[Fence],
+    need: Need,
+    patience: &mut Jiffies,
+) -> Result<bool> {
     // Who needs the room takes what comes first: those chosen may be in use for long, others not.
     let limit = match need {
         Need::Needs => msecs_to_jiffies(FIRST_MS).min(*patience),
         Need::Prefers | Need::Own => *patience,
     };
     let is_part = limit < *patience;
-    within(limit, patience, |left| match finish(moves, left) {
+    within(limit, patience, |left| match finish(dev, moves, left) {
         Err(error) if error == ENOSPC && is_part => {
             *left = 0;
             Ok(())
@@ -513,7 +517,7 @@ fn make_room(
         return Ok(true);
     }
     policy::make_room(&mut place, need, missing)?;
-    wait_for_all(&place.moves, need, patience)
+    wait_for_all(place.dev, &place.moves, need, patience)
 }
 
 /// Has `bytes` bytes of VRAM that are charged for a control group leave that: it may not have them
@@ -528,7 +532,7 @@ pub(crate) fn reclaim(
     let mut patience = patience();
     let mut place = Vram::new(dev, parent, Part::Any, Some(Evictor::Limit(pool)));
     policy::leave(&mut place, Need::Needs, bytes)?;
-    if wait_for_all(&place.moves, Need::Needs, &mut patience)? {
+    if wait_for_all(dev, &place.moves, Need::Needs, &mut patience)? {
         return Ok(());
     }
     // With the device lost no move ends.
@@ -540,7 +544,7 @@ pub(crate) fn reclaim(
         _ => Usage::Kernel,
     };
     let waited = resv::wait(&*moving, usage, patience);
-    reaper::flush();
+    dev.reap();
     match waited {
         Err(error) if error == ETIME => Err(ENOSPC),
         waited => waited.map(drop),
@@ -587,12 +591,12 @@ pub(crate) fn make_own_room(place: Vram<'_>, bytes: u64, patience: &mut Jiffies)
 }
 
 /// Waits until `moves` are done and what they left is free, as long as there is patience.
-pub(crate) fn finish(moves: &[Fence], patience: &mut Jiffies) -> Result {
+pub(crate) fn finish(dev: &SkuaDevice, moves: &[Fence], patience: &mut Jiffies) -> Result {
     for fence in moves {
         wait(fence, patience)?;
     }
     if !moves.is_empty() {
-        spend(patience, reaper::flush);
+        spend(patience, || dev.reap());
     }
     Ok(())
 }
@@ -616,7 +620,7 @@ pub(crate) fn move_out(
         }
         bo::wait_a_moment(bo, patience)?;
         *patience = patience.saturating_sub(1);
-        spend(patience, reaper::flush);
+        spend(patience, || dev.reap());
     }
     let victim = match is_several_clients(dev, bo) {
         true => {
@@ -739,10 +743,10 @@ pub(crate) fn evict_idle(dev: &SkuaDevice, parent: &Device<Bound>) {
 
 /// Has everything leave `place` that may just now, and waits until it has; how many objects of
 /// clients did. For debugfs.
-pub(crate) fn evict_all(mut place: impl Segment) -> Result<usize> {
+pub(crate) fn evict_all(dev: &SkuaDevice, mut place: impl Segment) -> Result<usize> {
     // What has arrived just now may leave again.
-    reaper::flush();
+    dev.reap();
     policy::leave(&mut place, Need::Needs, u64::MAX)?;
-    finish(place.moves(), &mut patience())?;
+    finish(dev, place.moves(), &mut patience())?;
     Ok(place.moves().len().saturating_sub(place.own()))
 }

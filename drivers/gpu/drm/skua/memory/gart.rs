@@ -305,7 +305,7 @@ fn make_room(
     if !aperture_segment::make_room(&mut place, bytes)? {
         return Ok(false);
     }
-    eviction::wait_for_all(&place.moves, Need::Needs, patience)
+    eviction::wait_for_all(dev, &place.moves, Need::Needs, patience)
 }
 
 /// How much of the window nobody has, in bytes.

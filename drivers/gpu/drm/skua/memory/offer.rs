@@ -56,7 +56,6 @@ use crate::{
         vm::for_each_user, //
     },
     policy::priority::Offer,
-    reaper,
     spec::number::Asid, //
 };
 use kernel::{
@@ -229,7 +228,7 @@ fn settle(dev: &SkuaDevice, bo: &BoRef, patience: &mut Jiffies) -> Result {
             waited => waited?,
         };
         *patience = patience.saturating_sub(1);
-        reaper::flush();
+        dev.reap();
     }
     Ok(())
 }

@@ -168,8 +168,8 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
         name: c"evict",
         show: |dev, out| {
             let parent = gpu::parent(dev);
-            let moved = eviction::evict_all(Vram::new(dev, parent, Part::Any, None))?;
-            let left = eviction::evict_all(Aperture::whole(dev, parent))?;
+            let moved = eviction::evict_all(dev, Vram::new(dev, parent, Part::Any, None))?;
+            let left = eviction::evict_all(dev, Aperture::whole(dev, parent))?;
             writeln!(out, "{}", moved.saturating_add(left)).map_err(full)
         },
     },

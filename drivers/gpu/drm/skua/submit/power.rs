@@ -15,8 +15,9 @@
 //!                wake ─▶ Sleeper: its second half ─▶ engines take work
 //! ```
 //!
-//! What was accepted is done before: no work is lost, as nothing is under way, and no content, as
-//! nothing is in VRAM. What is held for monitored fences stays held. Where work does not end in
+//! What was accepted is done before, but for what waits for others that sleep already: no work is
+//! lost, as nothing is under way, and no content, as nothing is in VRAM. What is held for monitored
+//! fences stays held. Where work does not end in
 //! time, or VRAM cannot be emptied, the system does not sleep (`EBUSY`), and nothing has changed
 //! but that memory has moved, or will when the work is done that uses it.
 //!
@@ -68,6 +69,10 @@ use kernel::{
 /// How long work may take that the system waits for when it is to sleep: longer than recovery does
 /// from what hangs, with the default time-outs.
 const PATIENCE: Delta = Delta::from_secs(30);
+
+/// For how long the device stays awake for work that waits for others' work: another GPU's, which
+/// may stay awake for that of this one, but may be asleep.
+const OTHERS: Delta = Delta::from_secs(10);
 
 /// What a device is asked for, and what it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -155,7 +160,8 @@ pub(crate) fn sleep(dev: &SkuaDevice) -> Result {
         let bound = device::enter(dev).ok_or(ENODEV)?;
         let is_empty = empty(dev, gpu::parent(&bound))?;
         drop(bound);
-        if is_empty {
+        let is_asked_for = start.elapsed() < OTHERS && waits_for_others(dev);
+        if is_empty && !is_asked_for {
             dev.power.ask(dev, State::Suspending);
             if dev.power.is(State::Suspended) {
                 return Ok(());
@@ -176,12 +182,22 @@ fn empty(dev: &SkuaDevice, parent: &Device<Bound>) -> Result<bool> {
     for (_, engine) in dev.engines() {
         engine.leave_held(dev)?;
     }
-    match eviction::evict_all(eviction::Vram::new(dev, parent, Part::Any, None)) {
+    match eviction::evict_all(dev, eviction::Vram::new(dev, parent, Part::Any, None)) {
         // Too much at once, or not in time: the rest next time.
         Ok(_) | Err(ENOSPC | EBUSY) => (),
         Err(error) => return Err(error),
     }
     Ok(dev.vram_ranges.load(Acquire) == 0)
+}
+
+/// Whether a client's work waits for what others do.
+fn waits_for_others(dev: &SkuaDevice) -> bool {
+    let mut waits = false;
+    dev.contexts.for_each(|context| {
+        waits |= context.waits();
+        dev.reapers.contexts.bury(context);
+    });
+    waits
 }
 
 /// Has the device work again. `EIO` if it is lost.

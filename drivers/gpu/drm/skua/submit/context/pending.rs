@@ -268,6 +268,13 @@ impl Context {
         self.pending.lock().due()
     }
 
+    /// Whether its first submission waits for what others do.
+    pub(crate) fn waits(&self) -> bool {
+        let mut pending = self.pending.lock();
+        let is_active = pending.status == Status::Active;
+        is_active && pending.first().is_some_and(|first| !first.gate().is_open())
+    }
+
     /// Prepares the first submission as long as it is due for that. Process context, no locks held;
     /// allocates nothing.
     pub(crate) fn prepare(&self) {

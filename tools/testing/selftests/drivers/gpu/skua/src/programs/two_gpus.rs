@@ -9,17 +9,31 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use skua_guest::host::expect_error;
-use skua_selftests::client::{map_fence, signal_value, unmap, wait, wait_value};
+use skua_guest::host::{expect_error, Lies};
+use skua_selftests::client::{map, map_fence, signal_value, unmap, wait, wait_value};
 use skua_selftests::function::Function;
-use skua_selftests::moving::{expect_gpu, movable_in_vram, pattern, place, resident};
-use skua_selftests::rig::{copy, fill, write, Buffer};
-use skua_selftests::suite::{a_moment, becomes, eventually, rounds};
+use skua_selftests::moving::{both, expect_gpu, movable_in_vram, pattern, place, resident};
+use skua_selftests::power::Sleep;
+use skua_selftests::program::{op, op_imm, EXIT};
+use skua_selftests::race::Caller;
+use skua_selftests::rig::{copy, dispatch, fill, write, Buffer};
+use skua_selftests::suite::{a_moment, becomes, eventually, patience, rounds};
 use skua_selftests::{rig, suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_spec::command::Command;
+use skua_spec::isa::Op;
 use skua_uapi::*;
 
 /// Of an object, in bytes.
 const SIZE: u64 = 256 << 10;
+/// Where many objects are mapped.
+const MANY: u64 = 1 << 40;
+/// Counts down from argument 0.
+const COUNT_DOWN: &[u64] = &[
+    op(Op::Arg, 2, 0, 0, 0),
+    op_imm(Op::Sub, 2, 2, 1),
+    op(Op::Bnz, 0, 2, 0, 1),
+    EXIT,
+];
 /// Of a fence that is not lost with a device.
 const KEPT: u32 = DRM_SKUA_FENCE_NO_SIGNAL_MAX_VALUE_ON_TDR;
 /// Value of a fence that was lost with a device.
@@ -29,7 +43,7 @@ pub(crate) fn main() -> ExitCode {
     suite::main(tests![
         each_works_by_itself,
         each_has_names_of_its_own,
-        work_waits_for_work_of_the_other,
+        work_waits_for_work_of_the_other at_rest,
         work_of_the_other_that_fails_is_over,
         a_fence_is_signalled_and_waited_for_by_both,
         a_fence_is_read_by_both,
@@ -37,11 +51,20 @@ pub(crate) fn main() -> ExitCode {
         vram_moves_out_for_the_other_and_comes_back at_rest,
         vram_alone_is_not_for_the_other at_rest,
         both_make_room_while_both_work: 60,
-        an_adapter_reset_is_not_the_others: 60,
+        an_adapter_reset_is_not_the_others: 60 at_rest,
         an_unbind_is_not_the_others: 60,
         memory_of_a_gpu_that_is_gone_stays_usable: 60,
-        unbinds_meet_work_of_the_other: 300,
+        unbinds_meet_work_of_the_other: 300 at_rest,
+        a_deaf_one_holds_up_no_client_of_the_other: 120 at_rest,
+        an_import_does_not_outlast_an_unbind: 60 at_rest,
+        both_sleep_when_what_each_waits_for_is_done: 120,
+        both_sleep_while_one_has_much_to_free: 120,
     ])
+}
+
+/// Work of a second or so.
+fn long(program: &Buffer) -> Command {
+    dispatch(program, COUNT_DOWN, &[100_000_000 / patience()])
 }
 
 #[track_caller]
@@ -455,4 +478,108 @@ fn unbinds_meet_work_of_the_other() {
         assert_eq!(two.fence_destroy(fence), Ok(()));
     }
     becomes("nothing is kept", || first.quarantine() == (false, 0));
+}
+
+/// Who needs room there waits for what that frees, and not for the one that does not answer.
+fn a_deaf_one_holds_up_no_client_of_the_other() {
+    expect_error("the adapter was reset").expect("the kernel's log");
+    let [first, second] = gpus();
+    let two = Rig::of(client(&second)).having_worked();
+    let room = two.region(Place::Vram).size;
+    let idle = two.bo_create(room / 2, 0, both(&two)).expect("BO_CREATE");
+    assert_eq!(place(&two, idle), Place::Vram);
+    let one = Rig::of(client(&first)).having_worked();
+    let [dies, gate] = [(); 2].map(|()| one.buffer(Place::System, 4096));
+    let job = one.start(Engine::Copy, &[rig::wait_value(gate.va, 1)]);
+    assert_eq!(one.destroy(&[dies.handle], 0), Ok(()));
+    let lies = Lies::tell("invalidate-ack-never").expect("gpu-lie");
+    let flushes = || first.counters(["invalidate"]);
+    let resets = || first.counters(["driver_adapter_resets"]);
+    let before = flushes();
+    gate.cpu.write(0, 1);
+    becomes("it waits for an acknowledgement", || flushes() != before);
+    let new = two.bo_create(room * 3 / 4, 0, 1 << two.region(Place::Vram).id);
+    // It is not reset before time is up.
+    assert_eq!(resets(), [0], "it was waited for");
+    assert!(new.is_ok(), "{new:?}");
+    let _ = job.wait();
+    becomes("it is reset", || resets() == [1]);
+    drop(lies);
+    becomes("it is freed", || first.quarantine() == (false, 0));
+    drop(job);
+    drop((dies, gate, one));
+    first.unbind().expect("unbind");
+    first.bind().expect("bind");
+}
+
+/// The kernel complains if anything is mapped for a device without a driver.
+fn an_import_does_not_outlast_an_unbind() {
+    let [_, second] = gpus();
+    let [one, two] = rigs().map(Rig::having_worked);
+    let gate = one.buffer(Place::System, 4096);
+    let buffer = one.bound(movable_in_vram(&one, SIZE), SIZE);
+    let shared = one.export(buffer.handle).expect("PRIME_HANDLE_TO_FD");
+    let work = [rig::wait_value(gate.va, 1), write(buffer.va, 1)];
+    let job = one.start(Engine::Compute, &work);
+    let (caller, importer): (_, &Client) = (Caller::new(), &two);
+    thread::scope(|scope| {
+        let importing = scope.spawn(|| caller.call(|| importer.import(&shared)));
+        caller.wait_until_asleep();
+        let unbinding = scope.spawn(|| second.unbind());
+        a_moment();
+        gate.cpu.write(0, 1);
+        let imported = importing.join().expect("a thread");
+        assert!(
+            matches!(imported, Ok(_) | Err(Errno::ENODEV)),
+            "{imported:?}"
+        );
+        unbinding.join().expect("a thread").expect("unbind");
+    });
+    assert_eq!(job.wait(), Ok(()));
+    drop(two);
+    second.bind().expect("bind");
+    assert_eq!(Rig::of(client(&second)).run(Engine::Copy, &[]), Ok(()));
+}
+
+/// The first has work that waits for the second's, and that for earlier work of the first.
+fn both_sleep_when_what_each_waits_for_is_done() {
+    let [one, two] = rigs().map(Rig::having_worked);
+    let target = one.buffer(Place::Vram, 4096);
+    let program = one.program(COUNT_DOWN);
+    let begins = one.start(Engine::Compute, &[long(&program); 3]);
+    let theirs = two.syncobj_of(one.sync_file(begins.syncobj));
+    // Not of a context that the engine holds: it would have to leave that first.
+    let unheld = two.new_context(Engine::Compute);
+    let between = two.start_after(unheld, &[], &[wait(theirs)]);
+    let between = between.expect("SUBMIT");
+    let back = one.syncobj_of(two.sync_file(between.syncobj));
+    let ends = one.start_after(one.compute, &[write(target.va, 5)], &[wait(back)]);
+    let ends = ends.expect("SUBMIT");
+    Sleep::Devices.fall().expect("sleep");
+    assert!([&begins, &between, &ends].iter().all(|job| job.has_ended()));
+    assert_eq!(target.cpu.read(0), 5);
+    assert_eq!(ends.wait(), Ok(()));
+}
+
+/// What the one frees waits for it, when it is asleep, until it wakes; the other does not.
+fn both_sleep_while_one_has_much_to_free() {
+    const OBJECTS: usize = 1024;
+    let [one, two] = rigs().map(Rig::having_worked);
+    let many: Vec<u32> = (0..OBJECTS).map(|_| one.bo(Place::System, 4096)).collect();
+    let ops: Vec<_> = (0..)
+        .zip(&many)
+        .map(|(n, bo)| map(*bo, 0, MANY + n * 4096, 4096))
+        .collect();
+    assert_eq!(one.bind_and_wait(one.vm, &ops), Ok(()));
+    let programs = [&one, &two].map(|rig| rig.program(COUNT_DOWN));
+    let job = one.start(Engine::Compute, &[long(&programs[0])]);
+    for handles in many.chunks(256) {
+        assert_eq!(one.destroy(handles, 0), Ok(()));
+    }
+    let works = two.start(Engine::Compute, &[long(&programs[1]); 3]);
+    Sleep::Devices.fall().expect("sleep");
+    assert_eq!((job.wait(), works.wait()), (Ok(()), Ok(())));
+    for gpu in gpus() {
+        becomes("nothing is kept", || gpu.quarantine() == (false, 0));
+    }
 }
