@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use skua_selftests::{skip, suite, tests, Engine, Rig};
+use skua_selftests::moving::{alone, evict_all, movable_in_vram, place, resident};
+use skua_selftests::{skip, suite, tests, Engine, Place, Rig};
+use skua_uapi::*;
 
 pub(crate) fn main() -> ExitCode {
     suite::main(tests![
@@ -14,6 +16,7 @@ pub(crate) fn main() -> ExitCode {
         the_function_tracer_follows_a_submission,
         a_kprobe_on_c_of_the_driver_fires,
         a_kprobe_on_rust_of_the_driver_fires,
+        row_0_16_row_1_11_mappings_are_of_the_type_of_their_memory at_rest,
         perf_counts_and_samples,
     ])
 }
@@ -96,7 +99,18 @@ fn a_kprobe_on_rust_of_the_driver_fires() {
 
 /// A submission meets a probe at the begin of a function of the driver.
 fn fires(kind: &str, function: &str) {
-    let event = format!("skua_{kind}_{}", std::process::id());
+    let trace = probed(kind, &format!("skua:{function}"), submit);
+    assert!(trace.contains(&event(kind)), "{trace}");
+}
+
+/// The name of a probe's event.
+fn event(kind: &str) -> String {
+    format!("skua_{kind}_{}", std::process::id())
+}
+
+/// What is traced while there is a probe in the kernel's words.
+fn probed(kind: &str, place: &str, during: impl FnOnce()) -> String {
+    let event = event(kind);
     let probes = Path::new(TRACING).join("kprobe_events");
     let append = |line: &str| {
         use std::io::Write;
@@ -109,15 +123,69 @@ fn fires(kind: &str, function: &str) {
                 panic!("{line}: {error}: {}", log.unwrap_or_default())
             });
     };
-    append(&format!("p:kprobes/{event} skua:{function}\n"));
+    append(&format!("p:kprobes/{event} {place}\n"));
     let instance = Instance::new();
     instance.set(&format!("events/kprobes/{event}/enable"), "1");
-    submit();
+    during();
     instance.set(&format!("events/kprobes/{event}/enable"), "0");
     let trace = instance.trace();
     drop(instance);
     append(&format!("-:kprobes/{event}\n"));
-    assert!(trace.contains(&event), "{trace}");
+    trace
+}
+
+/// Of an entry of x86's page tables what the kernel names memory types by: PWT, PCD and PAT. None
+/// of them is write-back, PWT alone is write-combined.
+const TYPE: u64 = 1 << 3 | 1 << 4 | 1 << 7;
+const WRITE_BACK: u64 = 0;
+const WRITE_COMBINED: u64 = 1 << 3;
+
+/// A mapping, once it has faulted, by what the kernel was told to enter into its page table.
+fn row_0_16_row_1_11_mappings_are_of_the_type_of_their_memory() {
+    let rig = alone();
+    let made = |flags: u32, placements: u32| {
+        let made = rig.bo_create(4096, DRM_SKUA_BO_CPU_ACCESS | flags, placements);
+        made.expect("BO_CREATE")
+    };
+    let [vram, system] = [Place::Vram, Place::System].map(|place| 1 << rig.region(place).id);
+    let moved = movable_in_vram(&rig, 4096);
+    let locked = made(DRM_SKUA_BO_CACHED, vram | system);
+    assert!(rig.lock(locked).is_ok(), "BO_LOCK");
+    let objects = [
+        ("in VRAM", made(0, vram), WRITE_COMBINED),
+        ("in system memory", made(0, system), WRITE_BACK),
+        ("cached, locked", locked, WRITE_BACK),
+        (
+            "combined",
+            made(DRM_SKUA_BO_WRITE_COMBINED, system),
+            WRITE_COMBINED,
+        ),
+        ("to be moved", moved, WRITE_COMBINED),
+    ];
+    let expect_types = |objects: &[(&str, u32, u64)]| {
+        for (what, handle, expected) in objects {
+            let mapping = rig.map(*handle);
+            let probe = "vmf_insert_pfn_prot address=%si prot=%cx";
+            let trace = probed("types", probe, || _ = mapping.read(0));
+            let address = format!("address={:#x} prot=", mapping.address());
+            let prot = trace.split_once(&address).and_then(|(_, rest)| {
+                let hex = rest.split_whitespace().next()?.strip_prefix("0x")?;
+                u64::from_str_radix(hex, 16).ok()
+            });
+            assert_eq!(
+                prot.map(|prot| prot & TYPE),
+                Some(*expected),
+                "{what}: {trace}"
+            );
+        }
+    };
+    expect_types(&objects);
+    // It changes with where the object is, and back.
+    evict_all();
+    expect_types(&[("moved out", moved, WRITE_BACK)]);
+    resident(&rig, &[moved]);
+    assert_eq!(place(&rig, moved), Place::Vram);
+    expect_types(&[("come back", moved, WRITE_COMBINED)]);
 }
 
 fn perf_counts_and_samples() {
