@@ -301,20 +301,29 @@ impl Function {
     }
 }
 
-/// The first GPU without its driver, for a moment: bound again at the end, also that of a failed
+/// A GPU without its driver, for a moment: bound again at the end, also that of a failed
 /// test.
 #[derive(Debug)]
 pub struct Unbound(Function);
 
 impl Unbound {
-    /// Takes the driver off.
+    /// Takes the driver off the first one.
     ///
     /// # Panics
     ///
     /// If it cannot be taken off.
     #[track_caller]
     pub fn first() -> Self {
-        let function = Function::first();
+        Self::of(Function::first())
+    }
+
+    /// Takes the driver off.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be taken off.
+    #[track_caller]
+    pub fn of(function: Function) -> Self {
         function.unbind().expect("unbind");
         assert!(!function.is_bound());
         Self(function)

@@ -11,7 +11,7 @@ use std::thread;
 
 use skua_guest::host::{expect_error, Lies};
 use skua_selftests::client::{map, map_fence, signal_value, unmap, wait, wait_value};
-use skua_selftests::function::Function;
+use skua_selftests::function::{Function, Unbound};
 use skua_selftests::moving::{both, expect_gpu, movable_in_vram, pattern, place, resident};
 use skua_selftests::power::Sleep;
 use skua_selftests::program::{op, op_imm, EXIT};
@@ -96,23 +96,6 @@ fn passed_on(mine: &Rig, buffer: &Buffer, theirs: &Rig) -> (u32, u64) {
 fn passed_on_fence(mine: &Client, fence: u32, theirs: &Client) -> u32 {
     let descriptor = mine.fence_export(fence).expect("FENCE_EXPORT");
     theirs.fence_import(&descriptor).expect("FENCE_IMPORT")
-}
-
-/// A GPU without its driver, which comes back.
-struct Without<'a>(&'a Function);
-
-impl<'a> Without<'a> {
-    #[track_caller]
-    fn driver_of(gpu: &'a Function) -> Self {
-        gpu.unbind().expect("unbind");
-        Self(gpu)
-    }
-}
-
-impl Drop for Without<'_> {
-    fn drop(&mut self) {
-        self.0.bind().expect("bind");
-    }
 }
 
 fn each_works_by_itself() {
@@ -399,7 +382,7 @@ fn an_unbind_is_not_the_others() {
     // It is held by the one, for a value of the other's.
     let syncs = [wait_value(theirs, 1), signal_value(theirs, 2)];
     let never = one.start_after(one.copy, &[], &syncs).expect("SUBMIT");
-    let gone = Without::driver_of(&first);
+    let gone = Unbound::of(first.clone());
     assert_eq!(behind.wait(), Err(Errno::ECANCELED));
     assert_eq!(held.wait(), Ok(()));
     assert!(two.fence_has(lost, LOST));
@@ -432,7 +415,7 @@ fn memory_of_a_gpu_that_is_gone_stays_usable() {
             one.run(Engine::Copy, &[copy(buffer.va, there, SIZE)]),
             Ok(())
         );
-        let without = Without::driver_of(&gpus[gone]);
+        let without = Unbound::of(gpus[gone].clone());
         // Its own, and what the gone one had of it.
         expect_gpu(two, "memory of one that is gone", va, SIZE, pattern(6));
         assert_eq!(two.run(Engine::Copy, &[fill(8, va, SIZE)]), Ok(()));
@@ -462,7 +445,7 @@ fn unbinds_meet_work_of_the_other() {
         let theirs = one.start(Engine::Copy, &[fill(!round, buffer.va, SIZE); 8]);
         thread::scope(|scope| {
             let evicts = scope.spawn(|| first.debugfs("evict").is_ok());
-            let without = Without::driver_of(&first);
+            let without = Unbound::of(first.clone());
             drop(without);
             let _ = evicts.join().expect("a thread");
         });
