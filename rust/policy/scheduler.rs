@@ -306,7 +306,12 @@ impl Turn {
         };
     }
 
-    /// Whether what it starts now is protected.
+    /// One of the context's packets was completed: it has got somewhere.
+    pub fn completed(&mut self) {
+        self.strikes = 0;
+    }
+
+    /// Whether the first of what it starts now is protected.
     pub fn is_protected(&self) -> bool {
         self.strikes >= MAX_STRIKES
     }

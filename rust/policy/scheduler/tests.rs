@@ -129,8 +129,9 @@ fn run(mut clients: Vec<Client>, time: u64, look: u64, preempts: bool) -> Vec<u6
         clients[n].turn.charge(ran, ran, &LIMITS);
         scheduler.served(level, now);
         clients[n].used += ran;
-        if preempted {
-            clients[n].turn.preempted(ran, &LIMITS);
+        match preempted {
+            true => clients[n].turn.preempted(ran, &LIMITS),
+            false => clients[n].turn.completed(),
         }
         match preempted {
             true => ready[level.index()].push_front(n),
@@ -675,6 +676,12 @@ fn who_never_gets_anywhere_is_protected() {
     assert!(turn.is_protected());
     turn.preempted(LIMITS.protection, &LIMITS);
     assert!(!turn.is_protected());
+    // Nor is who completes packets, however short they are.
+    for _ in 0..2 * MAX_STRIKES {
+        turn.preempted(0, &LIMITS);
+        turn.completed();
+        assert!(!turn.is_protected());
+    }
 }
 
 proptest! {

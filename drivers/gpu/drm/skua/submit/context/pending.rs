@@ -181,7 +181,8 @@ impl Context {
             followed,
             is_long: false,
             level: pending.level,
-            protected: pending.turn.is_protected(),
+            // Behind the first of its packets in the ring it has got somewhere.
+            protected: attempt.idle && pending.turn.is_protected(),
             spent,
         };
         Ok((Some(packet), pending.due()))
@@ -259,6 +260,7 @@ impl Context {
     pub(crate) fn retire(&self) -> Due {
         let mut pending = self.pending.lock();
         pending.parked = None;
+        pending.turn.completed();
         count_out(&mut pending.running, 1);
         pending.due()
     }
