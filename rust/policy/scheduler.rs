@@ -317,6 +317,15 @@ impl Turn {
     }
 }
 
+/// After how many rounds the next turns begin of contexts with these `turns`: all of one level that
+/// have work, whether they wait or are in the ring with all of it. None if the turn of one is not
+/// over: who goes on before that owes it.
+pub fn rounds(turns: impl IntoIterator<Item = Turn>, limits: &Limits) -> Option<u64> {
+    turns.into_iter().try_fold(u64::MAX, |least, turn| {
+        turn.is_over().then(|| least.min(turn.rounds(limits)))
+    })
+}
+
 /// The packet that an engine works on, for whom it may have to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Running {

@@ -602,6 +602,25 @@ fn turns_end_and_begin() {
     }
 }
 
+/// As many as the one needs that owes the least; and not before each has used its own up.
+#[test]
+fn rounds_are_of_all_that_have_work() {
+    let owing = |ticks| {
+        let mut turn = Turn::default();
+        turn.charge(ticks, ticks, &LIMITS);
+        turn
+    };
+    assert_eq!(rounds([owing(250)], &LIMITS), Some(3));
+    assert_eq!(
+        rounds([owing(250), owing(199), owing(470)], &LIMITS),
+        Some(2)
+    );
+    let mut begun = owing(1);
+    begun.renew(1, &LIMITS);
+    assert!(!begun.is_over());
+    assert_eq!(rounds([owing(250), begun], &LIMITS), None);
+}
+
 /// Also a while after a long one, and if what has ended is seen at once.
 #[test]
 fn long_packets_are_remembered() {

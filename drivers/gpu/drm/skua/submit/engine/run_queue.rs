@@ -24,6 +24,7 @@ use crate::{
         },
         parked::Looks,
         scheduler::{
+            rounds,
             Level,
             Levels,
             Limits,
@@ -109,6 +110,11 @@ pub(super) enum Position {
     First,
     /// Behind the others: its turn is to come.
     Last,
+}
+
+/// Whether `context` is in a list: only one that has work outside of the ring is.
+fn is_listed(context: &Arc<Context>) -> bool {
+    ListArc::<Context>::try_from_arc(context.clone()).is_err()
 }
 
 impl RunQueue {
@@ -308,32 +314,62 @@ impl RunQueue {
                     false => None,
                 };
             };
-            let list = self.ready.get_mut(level.index())?;
-            let expired = self.expired.get_mut(level.index())?;
-            let Some(context) = list.pop_front() else {
-                // The turns of all contexts of this level are over.
-                core::mem::swap(list, expired);
-                let limits = self.scheduler.limits();
-                let rounds = list.iter().map(|context| context.turn().rounds(limits));
-                match rounds.min() {
-                    Some(rounds) => list
-                        .iter()
-                        .for_each(|context| context.renew_turn(rounds, limits)),
-                    None => {
-                        // The scheduler has counted a context that is in no list.
-                        crate::warn_on_once!(true);
-                        self.scheduler.leave(level);
-                    }
+            let context = match self.ready.get_mut(level.index())?.pop_front() {
+                Some(context) if !context.is_system() && context.turn().is_over() => {
+                    self.expired.get_mut(level.index())?.push_back(context);
+                    continue;
                 }
-                continue;
+                Some(context) => context,
+                // It goes on behind who has its turn, and owes what it uses.
+                None => match self.begin_round(level) {
+                    Some(context) => context,
+                    None => continue,
+                },
             };
-            if !context.is_system() && context.turn().is_over() {
-                expired.push_back(context);
-                continue;
-            }
             let (context, spared) = self.lend(context, level);
             self.scheduler.take(level);
             return Some((context.into_arc(), aged || spared));
+        }
+    }
+
+    /// The turns of all contexts of `level` that wait are over: all begin their next ones, unless
+    /// one has its turn that has all its work in the ring, and does not wait. Then the first of
+    /// those that do.
+    fn begin_round(&mut self, level: Level) -> Option<ListArc<Context>> {
+        let limits = self.scheduler.limits();
+        let list = self.ready.get_mut(level.index())?;
+        let expired = self.expired.get_mut(level.index())?;
+        if expired.is_empty() {
+            // The scheduler has counted a context that is in no list.
+            crate::warn_on_once!(true);
+            self.scheduler.leave(level);
+            return None;
+        }
+        let node = &self.node;
+        let contexts = || node.iter().map(|(_, packet)| packet.submission.context());
+        // Each once.
+        let in_ring = || {
+            let packets = node.iter().map(|(_, packet)| packet).enumerate();
+            let packets = packets.filter(|(_, packet)| packet.level == level);
+            let all = packets.map(|(n, packet)| (n, packet.submission.context()));
+            let all = all.filter(|(_, context)| !is_listed(context));
+            let all = all.filter(|(n, context)| {
+                let mut before = contexts().take(*n);
+                !before.any(|other| Arc::ptr_eq(other, context))
+            });
+            all.map(|(_, context)| context)
+        };
+        let turns = in_ring().map(|context| context.turn());
+        let waiting = expired.iter().map(|context| context.turn());
+        match rounds(Iterator::chain(turns, waiting), limits) {
+            Some(rounds) => {
+                in_ring().for_each(|context| context.renew_turn(rounds, limits));
+                let waiting = expired.iter();
+                waiting.for_each(|context| context.renew_turn(rounds, limits));
+                core::mem::swap(list, expired);
+                None
+            }
+            None => expired.pop_front(),
         }
     }
 
@@ -408,8 +444,7 @@ impl RunQueue {
     fn running(&self, now: u64, waits: impl FnOnce() -> bool) -> Option<(Running, Levels)> {
         let (_, packet) = self.node.head()?;
         let context = packet.submission.context();
-        // Only a context that has work outside of the ring is in a list.
-        let own = ListArc::<Context>::try_from_arc(context.clone()).is_err();
+        let own = is_listed(context);
         let others = || {
             let behind = self.node.iter().skip(1).map(|(_, packet)| packet);
             behind.filter(|packet| !Arc::ptr_eq(packet.submission.context(), context))
