@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
+use skua_selftests::client::wait;
 use skua_selftests::function::Function;
 use skua_selftests::program::address;
 use skua_selftests::race::{context, extent, load, within, Hold, Race, TAKE_A_NUMBER};
-use skua_selftests::rig::{dispatch, fill};
+use skua_selftests::rig::{dispatch, fill, write, Job};
 use skua_selftests::suite::{self, becomes, eventually, patience};
 use skua_selftests::{tests, Client, Errno, Place, Rig};
 use skua_uapi::{
@@ -23,6 +24,9 @@ pub(crate) fn main() -> ExitCode {
         row_2_20_in_process_priorities_end_in_order: 60 at_rest,
         row_2_20_classes_of_processes_end_in_order: 60 at_rest,
         row_2_20_equals_get_equal_shares: 60 at_rest,
+        row_2_20_clients_get_equal_shares_whatever_their_packets: 60 at_rest,
+        row_2_20_turns_take_no_time: 60 at_rest,
+        row_2_20_short_packets_make_room_each_time: 60 at_rest,
         row_2_20_in_process_priorities_cost_others_nothing: 60 at_rest,
         row_2_20_who_is_less_important_in_the_process_is_served: 60,
     ])
@@ -31,6 +35,10 @@ pub(crate) fn main() -> ExitCode {
 /// Bytes that a job of a race writes to VRAM first: few of them end before the driver has heard of
 /// the end of another one.
 const LONG: u64 = 256 << 10;
+
+/// Ticks of a short packet, and how many of them take their turns.
+const SHORT: u64 = 10_000;
+const PACKETS: usize = 256;
 
 fn row_2_20_three_priorities_end_in_order() {
     let rig = Rig::new();
@@ -205,6 +213,96 @@ fn row_2_20_equals_get_equal_shares() {
         assert_eq!(holder.wait(), Ok(()));
         jobs.iter().for_each(|job| _ = job.wait());
     }
+}
+
+/// Also if packets of the one take ten turns each.
+fn row_2_20_clients_get_equal_shares_whatever_their_packets() {
+    let rigs = [(); 2].map(|()| Rig::new());
+    let [a, b] = rigs.each_ref().map(|rig| rig.buffer(Place::Vram, 4 << 20));
+    for [heavy, light] in [[10_000, 10_000], [2_000_000, 10_000]] {
+        let contexts = rigs.each_ref().map(|rig| context(rig, 0));
+        let total = 40_000_000;
+        let hold = Hold::new(&rigs[0]);
+        let holder = rigs[0].start_in(context(&rigs[0], 7), &[hold.command()]);
+        let jobs = [
+            load(&rigs[0], None, contexts[0], a.va, (heavy, total)),
+            load(&rigs[1], None, contexts[1], b.va, (light, total)),
+        ];
+        hold.release();
+        let state = |n: usize| rigs[n].state(contexts[n]).expect("CONTEXT_STATE");
+        let share = mean_share(total, || [0, 1].map(|n| state(n).ticks));
+        println!("# packets of {heavy} and {light} ticks: {share:.4} of the engine");
+        assert!((0.485..=0.515).contains(&share), "{share} of the engine");
+        for (rig, context) in rigs.iter().zip(contexts) {
+            assert_eq!(rig.context_destroy(context), Ok(()));
+        }
+        assert_eq!(holder.wait(), Ok(()));
+        jobs.iter().for_each(|job| _ = job.wait());
+    }
+}
+
+/// The engine takes as long for the work of several contexts as for that of one, within a 20th;
+/// also if each piece waits for the one before.
+fn row_2_20_turns_take_no_time() {
+    let rig = Rig::new();
+    for (contexts, in_turn) in [(4, false), (2, true)] {
+        let [ideal, taken] = [1, contexts].map(|contexts| makespan(&rig, contexts, in_turn));
+        println!("# {contexts} contexts, in turn: {in_turn}: {taken} ticks, of one {ideal}");
+        assert!(taken * 20 <= ideal * 21, "{taken} ticks instead of {ideal}");
+    }
+}
+
+/// Ticks of the engine for [`PACKETS`] packets, which are submitted to so many contexts in turn;
+/// whether each waits for the one before.
+#[track_caller]
+fn makespan(rig: &Rig, contexts: usize, in_turn: bool) -> u64 {
+    let buffer = rig.buffer(Place::Vram, 1 << 20);
+    let work = [fill(1, buffer.va, 64 * SHORT)];
+    let contexts: Vec<u32> = (0..contexts).map(|_| context(rig, 0)).collect();
+    let important = context(rig, 7);
+    let used = || rig.state(important).expect("CONTEXT_STATE").ticks;
+    let (before, unheld) = (time(), used());
+    // Nothing begins before all is submitted.
+    let hold = Hold::new(rig);
+    let holder = hold.begin(rig, important);
+    let mut jobs: Vec<Job<'_>> = Vec::new();
+    for context in contexts.iter().cycle().take(PACKETS) {
+        let first = jobs.last().filter(|_| in_turn);
+        let first: Vec<_> = first.map(|job| wait(job.syncobj)).into_iter().collect();
+        let job = rig.start_after(*context, &work, &first).expect("SUBMIT");
+        jobs.push(job);
+    }
+    hold.release();
+    for job in jobs.iter().chain([&holder]) {
+        assert_eq!(job.wait(), Ok(()));
+    }
+    time() - before - (used() - unheld)
+}
+
+/// However often they did before.
+fn row_2_20_short_packets_make_room_each_time() {
+    const ROUNDS: u64 = 24;
+    let rig = Rig::new();
+    let buffer = rig.buffer(Place::Vram, 1 << 20);
+    let target = rig.buffer(Place::System, 4096);
+    let [low, high] = [-7, 7].map(|priority| context(&rig, priority));
+    let last = load(&rig, None, low, buffer.va, (SHORT, 40_000_000));
+    let overtake = || {
+        let [before] = Function::first().counters(["driver_preemptions"]);
+        for _ in 0..ROUNDS {
+            let urgent = rig.start_in(high, &[write(target.va, 1)]);
+            assert_eq!(urgent.wait(), Ok(()));
+        }
+        let [after] = Function::first().counters(["driver_preemptions"]);
+        after - before
+    };
+    let made_room = [overtake(), overtake()];
+    assert!(!last.has_ended(), "nothing was overtaken");
+    println!("# {made_room:?} times in {ROUNDS} rounds");
+    // Between two packets there is nobody to ask.
+    assert!(made_room[1] >= ROUNDS * 3 / 4, "{made_room:?}");
+    assert_eq!(rig.context_destroy(low), Ok(()));
+    let _ = last.wait();
 }
 
 /// A client that says which of its contexts is more important gets no more of the engine for it.
