@@ -21,7 +21,7 @@ use skua_selftests::moving::{
 };
 use skua_selftests::power::Sleep;
 use skua_selftests::program::LOOP;
-use skua_selftests::race::Hold;
+use skua_selftests::race::{Caller, Hold};
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, write};
 use skua_selftests::stage::Stage;
 use skua_selftests::suite::{self, eventually};
@@ -45,6 +45,10 @@ pub(crate) fn main() -> ExitCode {
         while_the_adapter_is_reset: 120 at_rest,
         while_memory_moves: 120 at_rest,
         while_held_work_is_let_go: 120 at_rest,
+        a_reset_that_is_late_costs_nothing: 120 at_rest,
+        a_reset_that_does_not_come_loses_the_device: 120 at_rest,
+        a_start_that_does_not_come_loses_the_device: 120 at_rest,
+        vram_that_is_not_cleared_loses_the_device: 120 at_rest,
     ])
 }
 
@@ -257,6 +261,69 @@ fn sleep_when_work_is_let_go() -> bool {
     }
     assert_eq!(end, Err(Errno::ECANCELED));
     false
+}
+
+/// That with which its sleep begins, and that with which it ends.
+fn a_reset_that_is_late_costs_nothing() {
+    const LATE: &str = "adapter-reset-late";
+    let rig = Rig::new().having_worked();
+    let kept = rig.bound(movable_in_vram(&rig, SIZE), SIZE);
+    kept.cpu.fill(pattern(1));
+    let lies = Lies::tell("adapter-reset-late=500").expect("gpu-lie");
+    sleep_well(SLEEP);
+    assert!(lies.told(LATE).expect("gpu-told") >= 2, "it was not late");
+    drop(lies);
+    kept.cpu.expect("awake", pattern(1));
+    expect_gpu(&rig, "awake", kept.va, SIZE, pattern(1));
+    expect_working();
+}
+
+/// When the sleep begins.
+fn a_reset_that_does_not_come_loses_the_device() {
+    lose_asleep("adapter-reset-never");
+}
+
+/// When it ends.
+fn a_start_that_does_not_come_loses_the_device() {
+    lose_asleep("never-ready");
+}
+
+/// Likewise: no work ends.
+fn vram_that_is_not_cleared_loses_the_device() {
+    lose_asleep("fence-never");
+}
+
+/// The system sleeps and wakes all the same, with a device that is lost on the way by this lie: all
+/// waits end, and what the CPU has written is there still.
+#[track_caller]
+fn lose_asleep(lie: &str) {
+    expect_error("").expect("the kernel's log");
+    let rig = Rig::new().having_worked();
+    let kept = rig.bound(movable_in_vram(&rig, SIZE), SIZE);
+    kept.cpu.fill(pattern(1));
+    let fence = rig.fence_create(0).expect("FENCE_CREATE");
+    let held = rig
+        .start_after(rig.compute, &[], &[wait_value(fence, 1)])
+        .expect("SUBMIT");
+    // From here on engines have nothing to do, and nothing is in VRAM.
+    sleep_well(SLEEP);
+    let lies = Lies::tell(lie).expect("gpu-lie");
+    let (client, caller): (&Client, _) = (&rig, Caller::new());
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| caller.call(|| client.fence_wait(&[(fence, 7)], 0, PATIENCE)));
+        caller.wait_until_asleep();
+        let slept = SLEEP.fall();
+        println!("# {slept:?}");
+        assert!(slept.is_ok(), "{slept:?}");
+        assert!(lies.told(lie).expect("gpu-told") > 0, "it was not told");
+        assert_eq!(rig.submit(rig.copy, &[], &[]), Err(Errno::EIO));
+        assert_eq!(waits.join().expect("a thread").map(drop), Err(Errno::EIO));
+    });
+    assert_eq!(held.wait(), Err(Errno::ENODEV));
+    kept.cpu.expect("of a lost device", pattern(1));
+    drop(lies);
+    drop(Unbound::first());
+    expect_working();
 }
 
 /// The system sleeps in this stage; what is slow may be late for it, but not always.

@@ -8,6 +8,7 @@
 //! patience with work, not with an engine that does not stop.
 
 use std::fs;
+use std::mem::forget;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::thread;
@@ -17,7 +18,10 @@ use skua_guest::host::{expect_error, Lies};
 use skua_selftests::client::{map, signal, signal_value, status_of, wait, wait_value, PATIENCE};
 use skua_selftests::events::Trace;
 use skua_selftests::function::{Function, Unbound};
-use skua_selftests::moving::{evict_all, explicit, locked, out, pattern};
+use skua_selftests::mapping::Mapping;
+use skua_selftests::moving::{
+    evict_all, evict_some, explicit, locked, movable_in_vram, out, pattern, Uncleared,
+};
 use skua_selftests::program::LOOP;
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, expect_working, write, Job};
@@ -40,6 +44,10 @@ pub(crate) fn main() -> ExitCode {
         removed_while_the_adapter_is_reset: 120,
         unbound_while_memory_moves: 120 at_rest,
         removed_while_memory_moves: 120 at_rest,
+        unbound_while_memory_leaves_vram: 120 at_rest,
+        removed_while_memory_leaves_vram: 120 at_rest,
+        unbound_while_a_fault_waits_for_clean_memory: 120 at_rest,
+        removed_while_a_fault_waits_for_clean_memory: 120 at_rest,
         unbound_while_held_work_is_let_go: 120 at_rest,
         removed_while_held_work_is_let_go: 120 at_rest,
         row_0_21_unbound_while_residency_waits_for_an_unlock: 60,
@@ -305,18 +313,11 @@ fn unplug_moves(way: Way) -> bool {
     moves.cpu.fill(pattern(1));
     let seen = rig.buffer(Place::System, SIZE);
     evict_all();
-    let trace = Trace::of(&["skua_paging", "skua_done"]);
-    let lies = Lies::tell("end-late=500").expect("gpu-lie");
+    let paging = Paging::new();
     let work = rig.start(Engine::Copy, &[copy(moves.va, seen.va, SIZE)]);
     let end = rig.sync_file(work.syncobj);
-    let is_paged = || {
-        let is_late = lies.told("end-late").expect("gpu-told") > 0;
-        let names = trace.names();
-        let has = |name: &str| names.iter().any(|other| other == name);
-        (is_late && has("skua_paging") && !has("skua_done")).then_some(())
-    };
-    let met = eventually(is_paged).is_some();
-    let unplugged = Unplugged::new(way, Some(lies));
+    let met = paging.is_met();
+    let unplugged = Unplugged::new(way, Some(paging.lies));
     let end = status_of(&end);
     println!("# met {met}: {end}");
     let is_gone = end == -(Errno::ENODEV as i32);
@@ -327,6 +328,107 @@ fn unplug_moves(way: Way) -> bool {
     drop(unplugged);
     expect_working();
     met && is_gone
+}
+
+/// What engines do for the driver itself, each half a second before it says so.
+struct Paging {
+    trace: Trace,
+    lies: Lies,
+}
+
+impl Paging {
+    #[track_caller]
+    fn new() -> Self {
+        Self {
+            trace: Trace::of(&["skua_paging", "skua_done"]),
+            lies: Lies::tell("end-late=500").expect("gpu-lie"),
+        }
+    }
+
+    /// Whether something is under way, which is waited for; nothing has ended.
+    #[track_caller]
+    fn is_met(&self) -> bool {
+        let is_paged = || {
+            let is_late = self.lies.told("end-late").expect("gpu-told") > 0;
+            let names = self.trace.names();
+            let has = |name: &str| names.iter().any(|other| other == name);
+            (is_late && has("skua_paging") && !has("skua_done")).then_some(())
+        };
+        eventually(is_paged).is_some()
+    }
+}
+
+fn unbound_while_memory_leaves_vram() {
+    assert!((0..4).any(|_| unplug_eviction(Way::Unbind)), "never met");
+}
+
+fn removed_while_memory_leaves_vram() {
+    assert!((0..4).any(|_| unplug_eviction(Way::Remove)), "never met");
+}
+
+/// Whether the device went while an engine took memory out of VRAM.
+#[track_caller]
+fn unplug_eviction(way: Way) -> bool {
+    let rig = Rig::new().having_worked();
+    let cpu = rig.map(movable_in_vram(&rig, SIZE));
+    cpu.fill(pattern(1));
+    let paging = Paging::new();
+    thread::scope(|scope| {
+        let evicts = scope.spawn(evict_some);
+        // And who needs it where it will be, or is.
+        let reads = scope.spawn(|| cpu.read(8));
+        let met = paging.is_met();
+        let unplugged = Unplugged::new(way, Some(paging.lies));
+        evicts.join().expect("a thread");
+        let read = reads.join().expect("a thread");
+        println!("# met {met}: {read:#x}");
+        expect_own(&cpu, pattern(1));
+        drop(unplugged);
+        expect_working();
+        met
+    })
+}
+
+/// Memory of a device that is gone is what its client wrote, or was never anybody's; and stays its
+/// client's.
+#[track_caller]
+fn expect_own(cpu: &Mapping, own: impl Fn(usize) -> u64) {
+    for at in (0..cpu.len()).step_by(8) {
+        let read = cpu.read(at);
+        assert!([0, own(at)].contains(&read), "{read:#x} at {at:#x}");
+    }
+    // One page stands for all that was lost.
+    cpu.write(8, 42);
+    assert_eq!(cpu.read(8), 42);
+}
+
+fn unbound_while_a_fault_waits_for_clean_memory() {
+    assert!((0..4).any(|_| unplug_fault(Way::Unbind)), "never met");
+}
+
+fn removed_while_a_fault_waits_for_clean_memory() {
+    assert!((0..4).any(|_| unplug_fault(Way::Remove)), "never met");
+}
+
+/// Whether the device went while the CPU waited for VRAM to be cleared.
+#[track_caller]
+fn unplug_fault(way: Way) -> bool {
+    let rig = Rig::new().having_worked();
+    // The device comes back without.
+    forget(Uncleared::new());
+    let paging = Paging::new();
+    let cpu = rig.map(rig.bo(Place::Vram, SIZE));
+    thread::scope(|scope| {
+        let reads = scope.spawn(|| cpu.read(8));
+        let met = paging.is_met() && !reads.is_finished();
+        let unplugged = Unplugged::new(way, Some(paging.lies));
+        assert_eq!(reads.join().expect("a thread"), 0);
+        println!("# met {met}");
+        expect_own(&cpu, |_| 0);
+        drop(unplugged);
+        expect_working();
+        met
+    })
 }
 
 fn unbound_while_held_work_is_let_go() {
