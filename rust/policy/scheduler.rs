@@ -337,6 +337,8 @@ pub struct Running {
     pub ran: u64,
     /// What was left of the context's turn before that.
     pub left: i64,
+    /// For how many ticks the context has had the engine, with the packets before this one.
+    pub held: u64,
     /// Whether it is left alone for a while.
     pub protected: bool,
     /// Whether it does nothing but wait for a value.
@@ -458,7 +460,10 @@ impl Scheduler {
         if running.level == Level::SYSTEM || protected {
             return false;
         }
-        let over = running.left <= signed(running.ran);
+        // Whose turn was over before goes on behind who has one, and makes room for him again, but
+        // not for each of his packets at once.
+        let begun = running.left > 0 || running.held >= self.limits.protection;
+        let over = begun && running.left <= signed(running.ran);
         match self.highest(running.own, queued) {
             Some(_) if running.waits => true,
             Some(waiting) if waiting > running.level => true,

@@ -118,6 +118,7 @@ fn run(mut clients: Vec<Client>, time: u64, look: u64, preempts: bool) -> Vec<u6
                 own: None,
                 ran,
                 left,
+                held: ran,
                 protected,
                 waits: false,
                 outranked: false,
@@ -292,6 +293,7 @@ fn who_is_outranked_makes_room() {
         own: None,
         ran: 1,
         left: 50,
+        held: 1,
         protected: false,
         waits: false,
         outranked: true,
@@ -346,7 +348,17 @@ fn priorities_within_a_process_are_wddms() {
 fn who_has_to_make_room() {
     let levels = [-1, 0, 1].map(|priority| Level::of(priority).expect("a level"));
     for (running, waiting, queued) in (0..27).map(|n| (n % 3, n / 3 % 3, n / 9)) {
-        for (ran, left, protected) in [(0, 1, false), (5, 1, false), (5, 5, true), (20, 5, true)] {
+        for (ran, left, held, protected) in [
+            (0, 1, 0, false),
+            (5, 1, 5, false),
+            (5, 5, 5, true),
+            (20, 5, 20, true),
+            // It was over before.
+            (0, 0, 9, false),
+            (5, -3, 9, false),
+            (0, 0, 10, false),
+            (5, -3, 10, false),
+        ] {
             let mut scheduler = Scheduler::new(LIMITS);
             scheduler.wait(levels[waiting], 0);
             let work = Running {
@@ -354,13 +366,14 @@ fn who_has_to_make_room() {
                 own: None,
                 ran,
                 left,
+                held,
                 protected,
                 waits: false,
                 outranked: false,
             };
             let others = waiting.max(queued);
             let behind = [levels[queued]].into_iter().collect();
-            let over = ran as i64 >= left;
+            let over = ran as i64 >= left && (left > 0 || held >= LIMITS.protection);
             let alone = protected && ran < LIMITS.protection;
             let expected = !alone && (others > running || (others == running && over));
             let preempts = scheduler.preempts(work, behind, LIMITS.patience);
@@ -406,6 +419,7 @@ fn nobody_makes_room_for_himself() {
                 own: Some(own),
                 ran: 1000,
                 left: 1,
+                held: 1000,
                 protected: false,
                 waits,
                 outranked: false,
@@ -439,6 +453,7 @@ fn what_is_queued_behind_is_served_when_it_has_waited() {
         own: None,
         ran: LIMITS.patience,
         left: 100,
+        held: LIMITS.patience,
         protected: false,
         waits: false,
         outranked: false,
@@ -669,6 +684,7 @@ fn the_system_goes_first_and_starves_nobody() {
         own: None,
         ran: 0,
         left: 100,
+        held: 0,
         protected: false,
         waits: false,
         outranked: false,
@@ -740,8 +756,8 @@ proptest! {
             _ = (turn.is_over(), scheduler.next(now));
             let waits = ran % 5 == 0;
             let own = (ran % 7 == 0).then_some(level);
-            let outranked = ran % 11 == 0;
-            let running = Running { level, own, ran, left, protected, waits, outranked };
+            let (outranked, held) = (ran % 11 == 0, now);
+            let running = Running { level, own, ran, left, held, protected, waits, outranked };
             _ = scheduler.preempts(running, [level].into_iter().collect(), now);
         }
     }

@@ -101,6 +101,11 @@ pub(super) struct Head {
     pub(super) id: u64,
     /// When it got there, by [`now_ms`].
     pub(super) since: Arrival,
+    /// Its context.
+    context: u32,
+    /// Ticks of the engine when the first of that context's packets got there that are all that got
+    /// there since.
+    held_since: u64,
 }
 
 /// Where in its list a context is put.
@@ -224,12 +229,19 @@ impl RunQueue {
         let head = self.node.head();
         let id = head.map(|(id, _)| id);
         if self.head.map(|head| head.id) != id {
-            self.head = id.map(|id| Head {
-                id,
-                since: Arrival {
-                    ms: now_ms(),
-                    ticks: now,
-                },
+            let before = self.head;
+            self.head = head.map(|(id, packet)| {
+                let context = packet.submission.context().id();
+                let before = before.filter(|before| before.context == context);
+                Head {
+                    id,
+                    since: Arrival {
+                        ms: now_ms(),
+                        ticks: now,
+                    },
+                    context,
+                    held_since: before.map_or(now, |before| before.held_since),
+                }
             });
         }
         self.clock.head_changed(id, || {
@@ -457,6 +469,7 @@ impl RunQueue {
             own: own.then(|| context.level()),
             ran: now.saturating_sub(self.head.map_or(now, |head| head.since.ticks)),
             left: context.turn().left(),
+            held: now.saturating_sub(self.head.map_or(now, |head| head.held_since)),
             protected: packet.protected,
             waits: waits(),
             outranked: self.superior(context, packet.level).is_some() || others().any(outranks),

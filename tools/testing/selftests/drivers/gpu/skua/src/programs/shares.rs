@@ -281,7 +281,7 @@ fn makespan(rig: &Rig, contexts: usize, in_turn: bool) -> u64 {
 
 /// However often they did before.
 fn row_2_20_short_packets_make_room_each_time() {
-    const ROUNDS: u64 = 24;
+    const ROUNDS: u64 = 32;
     let rig = Rig::new();
     let buffer = rig.buffer(Place::Vram, 1 << 20);
     let target = rig.buffer(Place::System, 4096);
@@ -299,8 +299,8 @@ fn row_2_20_short_packets_make_room_each_time() {
     let made_room = [overtake(), overtake()];
     assert!(!last.has_ended(), "nothing was overtaken");
     println!("# {made_room:?} times in {ROUNDS} rounds");
-    // Between two packets there is nobody to ask.
-    assert!(made_room[1] >= ROUNDS * 3 / 4, "{made_room:?}");
+    // The ring may just be empty.
+    assert!(made_room[1] + 2 >= ROUNDS, "{made_room:?}");
     assert_eq!(rig.context_destroy(low), Ok(()));
     let _ = last.wait();
 }
