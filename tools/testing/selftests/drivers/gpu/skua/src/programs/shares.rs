@@ -4,10 +4,11 @@
 //! here, so that any kernel has queued all before it is done.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use skua_selftests::client::wait;
+use skua_selftests::client::{signal, wait, PATIENCE};
 use skua_selftests::function::Function;
 use skua_selftests::program::address;
 use skua_selftests::race::{context, extent, load, within, Hold, Race, TAKE_A_NUMBER};
@@ -25,6 +26,7 @@ pub(crate) fn main() -> ExitCode {
         row_2_20_classes_of_processes_end_in_order: 60 at_rest,
         row_2_20_equals_get_equal_shares: 60 at_rest,
         row_2_20_clients_get_equal_shares_whatever_their_packets: 60 at_rest,
+        row_2_20_two_packets_at_a_time_are_enough: 60 at_rest,
         row_2_20_turns_take_no_time: 60 at_rest,
         row_2_20_short_packets_make_room_each_time: 60 at_rest,
         row_2_20_in_process_priorities_cost_others_nothing: 60 at_rest,
@@ -239,6 +241,43 @@ fn row_2_20_clients_get_equal_shares_whatever_their_packets() {
         assert_eq!(holder.wait(), Ok(()));
         jobs.iter().for_each(|job| _ = job.wait());
     }
+}
+
+/// Who has no more than two waits for nothing outside of the ring, and has turns all the same.
+fn row_2_20_two_packets_at_a_time_are_enough() {
+    const LENGTH: u64 = 500_000;
+    let (rig, other) = (Rig::new(), Rig::new());
+    let [mine, theirs] = [&rig, &other].map(|rig| rig.buffer(Place::Vram, 4 << 20).va);
+    let [context, rival] = [&rig, &other].map(|rig| context(rig, 0));
+    let total = 40_000_000;
+    let last = load(&other, None, rival, theirs, (LENGTH, total));
+    let commands = rig.write(&vec![fill(1, mine, 64 * LENGTH / 8); 8]);
+    let is_over = AtomicBool::new(false);
+    let share = thread::scope(|scope| {
+        let (client, is_over): (&Client, _) = (&rig, &is_over);
+        scope.spawn(move || {
+            let syncobjs = [(); 2].map(|()| client.syncobj());
+            let start = |syncobj| client.submit(context, &[commands], &[signal(syncobj)]);
+            for syncobj in syncobjs {
+                assert_eq!(start(syncobj).map(|_| ()), Ok(()));
+            }
+            for syncobj in syncobjs.into_iter().cycle() {
+                assert_eq!(client.wait_for(syncobj, 8 * PATIENCE), Ok(()));
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                assert_eq!(start(syncobj).map(|_| ()), Ok(()));
+            }
+        });
+        let used = |rig: &Rig, context| rig.state(context).expect("CONTEXT_STATE").ticks;
+        let share = mean_share(total, || [used(&rig, context), used(&other, rival)]);
+        is_over.store(true, Ordering::Relaxed);
+        share
+    });
+    println!("# {share:.4} of the engine");
+    assert!((0.475..=0.525).contains(&share), "{share} of the engine");
+    assert_eq!(other.context_destroy(rival), Ok(()));
+    let _ = last.wait();
 }
 
 /// The engine takes as long for the work of several contexts as for that of one, within a 20th;
