@@ -5,21 +5,26 @@
 //! Contexts have a *level*. Of those whose work can start the ones of the highest level go first.
 //! Of one level each has its *turn*, a quantum of engine time: as long as it has something left of
 //! it, its packets alternate with those of others; who has nothing left, or is new, waits until
-//! nobody has, and then all get a quantum more. Time that a packet takes beyond the turn while
-//! others of its level have work is taken from the next ones, so that equals get equal shares,
-//! however long their packets are, unless they take next to nothing: a turn is over after so many
-//! packets as well.
+//! nobody has, and then all get a quantum more ([`Round`]). Time that a packet takes beyond the turn
+//! while others of its level have work is taken from the next ones, so that equals get equal
+//! shares, however long their packets are, unless they take next to nothing: a turn is over after
+//! so many packets as well.
+//!
+//! Somebody all of whose work is in the ring waits for no turn, and has one all the same. Until that
+//! is over the others go on behind that work, so that the engine is never idle: they owe what they
+//! use, and make room for him again, but not for each of his packets at once.
 //!
 //! Which of a process' contexts of one level goes first, it may say itself: the more important one
 //! takes place and turn of one that is less so ([`Turn::lend`]) and makes it stop. To others, who
 //! have the same turns in the same order, that makes no difference. Others may wait for what is
 //! less important, so it is passed over so many times, and then served ([`Turn::is_passed`]).
 //!
-//! Who runs is preempted for a higher level at once, for its own when its turn is over, and for
-//! anybody while it does nothing but wait for a value (row 2.19). More work of its own is no
-//! reason. Two things keep that from going on for ever: a level that waited in vain
-//! for long is served once, whatever is above it; and what is run for that reason, or was preempted
-//! again and again before it got anywhere, is left alone for a while.
+//! Who runs is preempted for a higher level at once, for its own when its turn is over, or was when
+//! it came, and it has had the engine for a while, and for anybody while it does nothing but wait
+//! for a value (row 2.19). More work of its own is no reason. Two things keep that from going on
+//! for ever: a level that waited in vain for long is served once, whatever is above it; and what is
+//! run for that reason, or was preempted again and again before it got anywhere, is left alone for
+//! a while.
 //!
 //! All times are ticks of the engine: an idle or slow one does not age anybody.
 //!
@@ -46,6 +51,7 @@
 //!     own: None,
 //!     ran: 0,
 //!     left: 1000,
+//!     stint: 0,
 //!     protected: false,
 //!     waits: false,
 //!     outranked: false,
@@ -274,8 +280,7 @@ impl Turn {
             .saturating_add(1)
     }
 
-    /// Those of all are over: the next one begins, after `rounds` in which nobody had anything
-    /// left.
+    /// `rounds` begin: what is owed is a quantum less with each.
     pub fn renew(&mut self, rounds: u64, limits: &Limits) {
         let more = limits.quantum.saturating_mul(rounds);
         let left = self.left.saturating_add(signed(more));
@@ -317,13 +322,36 @@ impl Turn {
     }
 }
 
-/// After how many rounds the next turns begin of contexts with these `turns`: all of one level that
-/// have work, whether they wait or are in the ring with all of it. None if the turn of one is not
-/// over: who goes on before that owes it.
-pub fn rounds(turns: impl IntoIterator<Item = Turn>, limits: &Limits) -> Option<u64> {
-    turns.into_iter().try_fold(u64::MAX, |least, turn| {
-        turn.is_over().then(|| least.min(turn.rounds(limits)))
-    })
+/// What begins when the turns of all contexts of a level are over that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Round {
+    /// The next turns of all that have work, after so many rounds.
+    All(u64),
+    /// Somebody has his turn whose work is all in the ring: one of those that wait goes on behind
+    /// that. As many rounds of their debts are forgiven as all of them owe, so that nobody gets to
+    /// where more is forgiven him than others.
+    Behind(u64),
+}
+
+impl Round {
+    /// What begins for contexts with these turns, which have all of their work `in_ring` or are
+    /// `waiting`; the turns of the latter are over.
+    pub fn of(
+        in_ring: impl IntoIterator<Item = Turn>,
+        waiting: impl IntoIterator<Item = Turn>,
+        limits: &Limits,
+    ) -> Self {
+        let rounds = |turn: Turn| turn.rounds(limits);
+        let waiting = waiting.into_iter().map(rounds).min().unwrap_or(1);
+        let over = |turn: Turn| turn.is_over().then(|| rounds(turn));
+        let mut in_ring = in_ring.into_iter();
+        match in_ring.try_fold(waiting, |least, turn| {
+            over(turn).map(|rounds| least.min(rounds))
+        }) {
+            Some(rounds) => Self::All(rounds),
+            None => Self::Behind(waiting.saturating_sub(1)),
+        }
+    }
 }
 
 /// The packet that an engine works on, for whom it may have to make room.
@@ -337,8 +365,8 @@ pub struct Running {
     pub ran: u64,
     /// What was left of the context's turn before that.
     pub left: i64,
-    /// For how many ticks the context has had the engine, with the packets before this one.
-    pub held: u64,
+    /// For how many ticks the context has had the engine, with its packets before this one.
+    pub stint: u64,
     /// Whether it is left alone for a while.
     pub protected: bool,
     /// Whether it does nothing but wait for a value.
@@ -462,7 +490,7 @@ impl Scheduler {
         }
         // Whose turn was over before goes on behind who has one, and makes room for him again, but
         // not for each of his packets at once.
-        let begun = running.left > 0 || running.held >= self.limits.protection;
+        let begun = running.left > 0 || running.stint >= self.limits.protection;
         let over = begun && running.left <= signed(running.ran);
         match self.highest(running.own, queued) {
             Some(_) if running.waits => true,

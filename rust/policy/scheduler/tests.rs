@@ -118,7 +118,7 @@ fn run(mut clients: Vec<Client>, time: u64, look: u64, preempts: bool) -> Vec<u6
                 own: None,
                 ran,
                 left,
-                held: ran,
+                stint: ran,
                 protected,
                 waits: false,
                 outranked: false,
@@ -293,7 +293,7 @@ fn who_is_outranked_makes_room() {
         own: None,
         ran: 1,
         left: 50,
-        held: 1,
+        stint: 1,
         protected: false,
         waits: false,
         outranked: true,
@@ -348,7 +348,7 @@ fn priorities_within_a_process_are_wddms() {
 fn who_has_to_make_room() {
     let levels = [-1, 0, 1].map(|priority| Level::of(priority).expect("a level"));
     for (running, waiting, queued) in (0..27).map(|n| (n % 3, n / 3 % 3, n / 9)) {
-        for (ran, left, held, protected) in [
+        for (ran, left, stint, protected) in [
             (0, 1, 0, false),
             (5, 1, 5, false),
             (5, 5, 5, true),
@@ -366,14 +366,14 @@ fn who_has_to_make_room() {
                 own: None,
                 ran,
                 left,
-                held,
+                stint,
                 protected,
                 waits: false,
                 outranked: false,
             };
             let others = waiting.max(queued);
             let behind = [levels[queued]].into_iter().collect();
-            let over = ran as i64 >= left && (left > 0 || held >= LIMITS.protection);
+            let over = ran as i64 >= left && (left > 0 || stint >= LIMITS.protection);
             let alone = protected && ran < LIMITS.protection;
             let expected = !alone && (others > running || (others == running && over));
             let preempts = scheduler.preempts(work, behind, LIMITS.patience);
@@ -419,7 +419,7 @@ fn nobody_makes_room_for_himself() {
                 own: Some(own),
                 ran: 1000,
                 left: 1,
-                held: 1000,
+                stint: 1000,
                 protected: false,
                 waits,
                 outranked: false,
@@ -453,7 +453,7 @@ fn what_is_queued_behind_is_served_when_it_has_waited() {
         own: None,
         ran: LIMITS.patience,
         left: 100,
-        held: LIMITS.patience,
+        stint: LIMITS.patience,
         protected: false,
         waits: false,
         outranked: false,
@@ -625,15 +625,25 @@ fn rounds_are_of_all_that_have_work() {
         turn.charge(ticks, ticks, &LIMITS);
         turn
     };
-    assert_eq!(rounds([owing(250)], &LIMITS), Some(3));
-    assert_eq!(
-        rounds([owing(250), owing(199), owing(470)], &LIMITS),
-        Some(2)
-    );
+    let of = |in_ring: &[Turn], waiting: &[Turn]| {
+        let [in_ring, waiting] = [in_ring, waiting].map(|turns| turns.iter().copied());
+        Round::of(in_ring, waiting, &LIMITS)
+    };
+    assert_eq!(of(&[], &[owing(250)]), Round::All(3));
+    assert_eq!(of(&[], &[owing(250), owing(470)]), Round::All(3));
+    assert_eq!(of(&[owing(199)], &[owing(250)]), Round::All(2));
     let mut begun = owing(1);
     begun.renew(1, &LIMITS);
     assert!(!begun.is_over());
-    assert_eq!(rounds([owing(250), begun], &LIMITS), None);
+    assert_eq!(
+        of(&[owing(1), begun], &[owing(99), owing(250)]),
+        Round::Behind(0)
+    );
+    // They owe less, as much as each other, and their turns are over still.
+    let mut waiting = [owing(250), owing(470)];
+    assert_eq!(of(&[begun], &waiting), Round::Behind(2));
+    waiting.iter_mut().for_each(|turn| turn.renew(2, &LIMITS));
+    assert_eq!(waiting.map(|turn| turn.left()), [-50, -270]);
 }
 
 /// Also a while after a long one, and if what has ended is seen at once.
@@ -684,7 +694,7 @@ fn the_system_goes_first_and_starves_nobody() {
         own: None,
         ran: 0,
         left: 100,
-        held: 0,
+        stint: 0,
         protected: false,
         waits: false,
         outranked: false,
@@ -756,8 +766,8 @@ proptest! {
             _ = (turn.is_over(), scheduler.next(now));
             let waits = ran % 5 == 0;
             let own = (ran % 7 == 0).then_some(level);
-            let (outranked, held) = (ran % 11 == 0, now);
-            let running = Running { level, own, ran, left, held, protected, waits, outranked };
+            let (outranked, stint) = (ran % 11 == 0, now);
+            let running = Running { level, own, ran, left, stint, protected, waits, outranked };
             _ = scheduler.preempts(running, [level].into_iter().collect(), now);
         }
     }

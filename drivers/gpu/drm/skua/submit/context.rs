@@ -429,8 +429,7 @@ impl Context {
         other.pending.lock().turn = others;
     }
 
-    /// The turns of all contexts of its level are over: its next one begins, after `rounds`. Called
-    /// by the engine, under its lock.
+    /// `rounds` begin for it. Called by the engine, under its lock.
     pub(crate) fn renew_turn(&self, rounds: u64, limits: &Limits) {
         self.pending.lock().turn.renew(rounds, limits);
     }

@@ -24,10 +24,10 @@ use crate::{
         },
         parked::Looks,
         scheduler::{
-            rounds,
             Level,
             Levels,
             Limits,
+            Round,
             Running,
             Scheduler,
             LEVELS, //
@@ -103,9 +103,8 @@ pub(super) struct Head {
     pub(super) since: Arrival,
     /// Its context.
     context: u32,
-    /// Ticks of the engine when the first of that context's packets got there that are all that got
-    /// there since.
-    held_since: u64,
+    /// Ticks of the engine since which no other context's packet was seen there.
+    stint_since: u64,
 }
 
 /// Where in its list a context is put.
@@ -240,7 +239,7 @@ impl RunQueue {
                         ticks: now,
                     },
                     context,
-                    held_since: before.map_or(now, |before| before.held_since),
+                    stint_since: before.map_or(now, |before| before.stint_since),
                 }
             });
         }
@@ -344,9 +343,8 @@ impl RunQueue {
         }
     }
 
-    /// The turns of all contexts of `level` that wait are over: all begin their next ones, unless
-    /// one has its turn that has all its work in the ring, and does not wait. Then the first of
-    /// those that do.
+    /// The turns of all contexts of `level` that wait are over: the next ones begin, or it is
+    /// [`Round::Behind`] for the one that is returned.
     fn begin_round(&mut self, level: Level) -> Option<ListArc<Context>> {
         let limits = self.scheduler.limits();
         let list = self.ready.get_mut(level.index())?;
@@ -373,16 +371,18 @@ impl RunQueue {
         };
         let turns = in_ring().map(|context| context.turn());
         let waiting = expired.iter().map(|context| context.turn());
-        match rounds(Iterator::chain(turns, waiting), limits) {
-            Some(rounds) => {
-                in_ring().for_each(|context| context.renew_turn(rounds, limits));
-                let waiting = expired.iter();
-                waiting.for_each(|context| context.renew_turn(rounds, limits));
-                core::mem::swap(list, expired);
-                None
-            }
-            None => expired.pop_front(),
+        let (rounds, behind) = match Round::of(turns, waiting, limits) {
+            Round::All(rounds) => (rounds, false),
+            Round::Behind(rounds) => (rounds, true),
+        };
+        let waiting = expired.iter().filter(|_| rounds > 0);
+        waiting.for_each(|context| context.renew_turn(rounds, limits));
+        if behind {
+            return expired.pop_front();
         }
+        in_ring().for_each(|context| context.renew_turn(rounds, limits));
+        core::mem::swap(list, expired);
+        None
     }
 
     /// Of those of `level` that wait, and outrank `context`, the one that no other outranks.
@@ -469,7 +469,7 @@ impl RunQueue {
             own: own.then(|| context.level()),
             ran: now.saturating_sub(self.head.map_or(now, |head| head.since.ticks)),
             left: context.turn().left(),
-            held: now.saturating_sub(self.head.map_or(now, |head| head.held_since)),
+            stint: now.saturating_sub(self.head.map_or(now, |head| head.stint_since)),
             protected: packet.protected,
             waits: waits(),
             outranked: self.superior(context, packet.level).is_some() || others().any(outranks),

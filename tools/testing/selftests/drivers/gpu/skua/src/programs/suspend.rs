@@ -310,7 +310,8 @@ fn lose_asleep(lie: &str) {
     let lies = Lies::tell(lie).expect("gpu-lie");
     let (client, caller): (&Client, _) = (&rig, Caller::new());
     thread::scope(|scope| {
-        let waits = scope.spawn(|| caller.call(|| client.fence_wait(&[(fence, 7)], 0, PATIENCE)));
+        let waits =
+            scope.spawn(|| caller.call(|| client.fence_wait(&[(fence, 7)], 0, 8 * PATIENCE)));
         caller.wait_until_asleep();
         let slept = SLEEP.fall();
         println!("# {slept:?}");
