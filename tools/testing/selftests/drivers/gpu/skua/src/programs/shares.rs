@@ -248,15 +248,24 @@ fn row_2_20_two_packets_at_a_time_are_enough() {
     const LENGTH: u64 = 500_000;
     let (rig, other) = (Rig::new(), Rig::new());
     let theirs = other.buffer(Place::Vram, 4 << 20);
+    let important = context(&other, 7);
     let [context, rival] = [&rig, &other].map(|rig| context(rig, 0));
     let total = 40_000_000;
+    let hold = Hold::new(&other);
+    let holder = hold.begin(&other, important);
     let last = load(&other, None, rival, theirs.va, (LENGTH, total));
     let used = |rig: &Rig, context| rig.state(context).expect("CONTEXT_STATE").ticks;
     let share = while_two_are_queued(&rig, context, LENGTH, || {
+        hold.release();
+        // What comes of the order in which they began is not what is measured.
+        becomes("it works", || used(&rig, context) > 8 * LENGTH);
         mean_share(total, || [used(&rig, context), used(&other, rival)])
     });
     println!("# {share:.4} of the engine");
-    assert!((0.475..=0.525).contains(&share), "{share} of the engine");
+    // A slow kernel may not bring the next packet in time.
+    let least = if patience() > 1 { 0.45 } else { 0.475 };
+    assert!((least..=0.525).contains(&share), "{share} of the engine");
+    assert_eq!(holder.wait(), Ok(()));
     assert_eq!(other.context_destroy(rival), Ok(()));
     let _ = last.wait();
 }
