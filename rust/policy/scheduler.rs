@@ -5,14 +5,14 @@
 //! Contexts have a *level*. Of those whose work can start the ones of the highest level go first.
 //! Of one level each has its *turn*, a quantum of engine time: as long as it has something left of
 //! it, its packets alternate with those of others; who has nothing left, or is new, waits until
-//! nobody has, and then all get a quantum more ([`Round`]). Time that a packet takes beyond the turn
-//! while others of its level have work is taken from the next ones, so that equals get equal
+//! nobody has, and then all get a quantum more ([`Round`]). Time that a packet takes beyond the
+//! turn while others of its level have work is taken from the next ones, so that equals get equal
 //! shares, however long their packets are, unless they take next to nothing: a turn is over after
 //! so many packets as well.
 //!
-//! Somebody all of whose work is in the ring waits for no turn, and has one all the same. Until that
-//! is over the others go on behind that work, so that the engine is never idle: they owe what they
-//! use, and make room for him again, but not for each of his packets at once.
+//! Somebody all of whose work is in the ring waits for no turn, and has one all the same. Until
+//! that is over the others go on behind that work, so that the engine is never idle: they owe what
+//! they use, and make room for him again, but not for each of his packets at once.
 //!
 //! Which of a process' contexts of one level goes first, it may say itself: the more important one
 //! takes place and turn of one that is less so ([`Turn::lend`]) and makes it stop. To others, who
