@@ -7,6 +7,7 @@ use skua_guest::host::Lies;
 
 use crate::events::Trace;
 use crate::function::Function;
+use crate::suite::eventually;
 
 /// What the driver waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,5 +64,43 @@ impl Stage {
             Self::EngineReset => has("skua_reset") && !resets_adapter,
             Self::AdapterReset => resets_adapter,
         }
+    }
+}
+
+/// What engines do for the driver itself, each some time before it says so.
+pub struct Paging {
+    trace: Trace,
+    /// Until they end.
+    pub lies: Lies,
+}
+
+impl Paging {
+    /// From now on, so many milliseconds.
+    ///
+    /// # Panics
+    ///
+    /// If the kernel does not trace, or there is no host to ask.
+    #[track_caller]
+    pub fn late(milliseconds: u32) -> Self {
+        Self {
+            trace: Trace::of(&["skua_paging", "skua_done"]),
+            lies: Lies::tell(&format!("end-late={milliseconds}")).expect("gpu-lie"),
+        }
+    }
+
+    /// Whether something is under way, which is waited for; nothing has ended.
+    ///
+    /// # Panics
+    ///
+    /// If the device does not tell.
+    #[track_caller]
+    pub fn is_met(&self) -> bool {
+        let is_paged = || {
+            let is_late = self.lies.told("end-late").expect("gpu-told") > 0;
+            let names = self.trace.names();
+            let has = |name: &str| names.iter().any(|other| other == name);
+            (is_late && has("skua_paging") && !has("skua_done")).then_some(())
+        };
+        eventually(is_paged).is_some()
     }
 }

@@ -14,7 +14,6 @@ use std::time::Duration;
 use skua_guest::host::{expect_error, Lies};
 use skua_selftests::asleep::sleep_well;
 use skua_selftests::client::{signal_value, wait, wait_value, PATIENCE};
-use skua_selftests::events::Trace;
 use skua_selftests::function::Unbound;
 use skua_selftests::moving::{
     evict_all, expect_gpu, explicit, locked, movable_in_vram, out, pattern, place,
@@ -23,7 +22,7 @@ use skua_selftests::power::Sleep;
 use skua_selftests::program::LOOP;
 use skua_selftests::race::{Caller, Hold};
 use skua_selftests::rig::{copy, dispatch, expect_working, fill, write};
-use skua_selftests::stage::Stage;
+use skua_selftests::stage::{Paging, Stage};
 use skua_selftests::suite::{self, eventually};
 use skua_selftests::{asleep, tests, Client, Engine, Errno, Place, Rig};
 
@@ -206,20 +205,13 @@ fn sleep_when_memory_moves() -> bool {
     moves.cpu.fill(pattern(1));
     let seen = rig.buffer(Place::System, SIZE);
     evict_all();
-    let trace = Trace::of(&["skua_paging", "skua_done"]);
-    let lies = Lies::tell("end-late=200").expect("gpu-lie");
+    let paging = Paging::late(200);
     let work = rig.start(Engine::Copy, &[copy(moves.va, seen.va, SIZE)]);
-    let is_paged = || {
-        let is_late = lies.told("end-late").expect("gpu-told") > 0;
-        let names = trace.names();
-        let has = |name: &str| names.iter().any(|other| other == name);
-        (is_late && has("skua_paging") && !has("skua_done")).then_some(())
-    };
-    let met = eventually(is_paged).is_some();
+    let met = paging.is_met();
     let slept = SLEEP.fall();
     println!("# met {met}: {slept:?}");
     assert!(slept.is_ok(), "{slept:?}");
-    drop(lies);
+    drop(paging.lies);
     assert_eq!(work.wait(), Ok(()));
     seen.cpu.expect("what was copied", pattern(1));
     expect_gpu(&rig, "what moved", moves.va, SIZE, pattern(1));

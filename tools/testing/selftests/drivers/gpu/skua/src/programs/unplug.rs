@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use skua_guest::host::{expect_error, Lies};
 use skua_selftests::client::{map, signal, signal_value, status_of, wait, wait_value, PATIENCE};
-use skua_selftests::events::Trace;
 use skua_selftests::function::{Function, Unbound};
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{
@@ -25,7 +24,7 @@ use skua_selftests::moving::{
 use skua_selftests::program::LOOP;
 use skua_selftests::race::Hold;
 use skua_selftests::rig::{copy, dispatch, expect_working, write, Job};
-use skua_selftests::stage::Stage;
+use skua_selftests::stage::{Paging, Stage};
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::shmem;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
@@ -313,7 +312,7 @@ fn unplug_moves(way: Way) -> bool {
     moves.cpu.fill(pattern(1));
     let seen = rig.buffer(Place::System, SIZE);
     evict_all();
-    let paging = Paging::new();
+    let paging = Paging::late(500);
     let work = rig.start(Engine::Copy, &[copy(moves.va, seen.va, SIZE)]);
     let end = rig.sync_file(work.syncobj);
     let met = paging.is_met();
@@ -330,34 +329,6 @@ fn unplug_moves(way: Way) -> bool {
     met && is_gone
 }
 
-/// What engines do for the driver itself, each half a second before it says so.
-struct Paging {
-    trace: Trace,
-    lies: Lies,
-}
-
-impl Paging {
-    #[track_caller]
-    fn new() -> Self {
-        Self {
-            trace: Trace::of(&["skua_paging", "skua_done"]),
-            lies: Lies::tell("end-late=500").expect("gpu-lie"),
-        }
-    }
-
-    /// Whether something is under way, which is waited for; nothing has ended.
-    #[track_caller]
-    fn is_met(&self) -> bool {
-        let is_paged = || {
-            let is_late = self.lies.told("end-late").expect("gpu-told") > 0;
-            let names = self.trace.names();
-            let has = |name: &str| names.iter().any(|other| other == name);
-            (is_late && has("skua_paging") && !has("skua_done")).then_some(())
-        };
-        eventually(is_paged).is_some()
-    }
-}
-
 fn unbound_while_memory_leaves_vram() {
     assert!((0..4).any(|_| unplug_eviction(Way::Unbind)), "never met");
 }
@@ -372,7 +343,7 @@ fn unplug_eviction(way: Way) -> bool {
     let rig = Rig::new().having_worked();
     let cpu = rig.map(movable_in_vram(&rig, SIZE));
     cpu.fill(pattern(1));
-    let paging = Paging::new();
+    let paging = Paging::late(500);
     thread::scope(|scope| {
         let evicts = scope.spawn(evict_some);
         // And who needs it where it will be, or is.
@@ -416,7 +387,7 @@ fn unplug_fault(way: Way) -> bool {
     let rig = Rig::new().having_worked();
     // The device comes back without.
     forget(Uncleared::new());
-    let paging = Paging::new();
+    let paging = Paging::late(500);
     let cpu = rig.map(rig.bo(Place::Vram, SIZE));
     thread::scope(|scope| {
         let reads = scope.spawn(|| cpu.read(8));
