@@ -130,13 +130,13 @@ fn run(mut clients: Vec<Client>, time: u64, look: u64, preempts: bool) -> Vec<u6
         clients[n].turn.charge(ran, ran, &LIMITS);
         scheduler.served(level, now);
         clients[n].used += ran;
-        match preempted {
-            true => clients[n].turn.preempted(ran, &LIMITS),
-            false => clients[n].turn.completed(),
-        }
-        match preempted {
-            true => ready[level.index()].push_front(n),
-            false => ready[level.index()].push_back(n),
+        let (turn, list) = (&mut clients[n].turn, &mut ready[level.index()]);
+        if preempted {
+            turn.preempted(ran, &LIMITS);
+            list.push_front(n);
+        } else {
+            turn.completed();
+            list.push_back(n);
         }
         scheduler.wait(level, now);
     }

@@ -355,29 +355,26 @@ impl RunQueue {
             self.scheduler.leave(level);
             return None;
         }
-        let node = &self.node;
-        let contexts = || node.iter().map(|(_, packet)| packet.submission.context());
-        // Each once.
+        let packets = || self.node.iter().map(|(_, packet)| packet);
         let in_ring = || {
-            let packets = node.iter().map(|(_, packet)| packet).enumerate();
-            let packets = packets.filter(|(_, packet)| packet.level == level);
-            let all = packets.map(|(n, packet)| (n, packet.submission.context()));
-            let all = all.filter(|(_, context)| !is_listed(context));
-            let all = all.filter(|(n, context)| {
-                let mut before = contexts().take(*n);
-                !before.any(|other| Arc::ptr_eq(other, context))
+            let all = packets().enumerate().filter(|(n, packet)| {
+                let context = packet.submission.context();
+                let is_same = |other: &Packet| Arc::ptr_eq(other.submission.context(), context);
+                // Each once.
+                let is_first = !packets().take(*n).any(is_same);
+                packet.level == level && !is_listed(context) && is_first
             });
-            all.map(|(_, context)| context)
+            all.map(|(_, packet)| packet.submission.context())
         };
         let turns = in_ring().map(|context| context.turn());
         let waiting = expired.iter().map(|context| context.turn());
-        let (rounds, behind) = match Round::of(turns, waiting, limits) {
-            Round::All(rounds) => (rounds, false),
-            Round::Behind(rounds) => (rounds, true),
-        };
-        let waiting = expired.iter().filter(|_| rounds > 0);
-        waiting.for_each(|context| context.renew_turn(rounds, limits));
-        if behind {
+        let round = Round::of(turns, waiting, limits);
+        let (Round::All(rounds) | Round::Behind(rounds)) = round;
+        if rounds > 0 {
+            let waiting = expired.iter();
+            waiting.for_each(|context| context.renew_turn(rounds, limits));
+        }
+        if let Round::Behind(_) = round {
             return expired.pop_front();
         }
         in_ring().for_each(|context| context.renew_turn(rounds, limits));
