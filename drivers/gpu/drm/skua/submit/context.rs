@@ -211,7 +211,7 @@ pub(crate) struct Context {
     client: Option<Client>,
     /// The line of its submissions' fences.
     fences: FenceContext,
-    /// Submissions that ended, with or without error.
+    /// Submissions that ended, with or without error, but for switches.
     finished: Atomic<u64>,
     /// Held from giving a submission its fence until it is in the queue.
     #[pin]

@@ -413,6 +413,9 @@ impl Submission {
         let mut fence = self.fence.lock().take();
         if let Some(fence) = &fence {
             trace::done(dev, engine.get(), self.context.id(), fence.fence(), result);
+        }
+        // To leave a context is no work of its client's.
+        if fence.is_some() && !self.is_switch() {
             let end = self.context.ended(result);
             let mut promises = core::mem::take(&mut *self.promises.lock());
             promises.iter_mut().for_each(|promise| promise.keep(end));

@@ -136,10 +136,13 @@ fn row_2_07_what_an_engine_holds_is_left_before_it_moves() {
         let context = rig.context_having_worked(engine);
         bring_to_vram(&rig, engine, context, (&gate, seed), seed);
         let before = counts();
+        let completed = || rig.state(context).expect("CONTEXT_STATE").completed;
+        let ended = completed();
         let trace = Trace::of(&["skua_submit", "skua_done", "skua_paging", "skua_move"]);
         assert_eq!(evict_all(), 0, "objects of clients");
         expect_areas();
         assert_eq!(since(before), [1, 1, 0]);
+        assert_eq!(completed(), ended, "the switch is no work of the client's");
         let events = trace.events();
         let fence = |name| {
             // Free memory may be cleared meanwhile, by the driver.
