@@ -103,12 +103,12 @@ pub(crate) fn make_resident(
             // The excess is told with success, and with the refusal above; not with other errors.
             let told = core::mem::take(excess);
             let moves = move_in(device, dev, parent, objects)?;
-            *excess = told;
             let mut all = objects.iter().map(|(_, bo)| bo);
             let is_pending = all.clone().any(|bo| pending_residency::is_locked_out(bo));
             if is_pending && locked_out()? {
                 residents.postpone(&mut all);
             }
+            *excess = told;
             Ok(moves)
         });
     let claimed = || objects.iter().take(counted).map(|(_, bo)| bo);

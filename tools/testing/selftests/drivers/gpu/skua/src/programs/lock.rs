@@ -49,6 +49,7 @@ pub(crate) fn main() -> ExitCode {
         what_is_held_keeps_no_worker: 60 at_rest,
         row_0_21_what_was_resident_before_is_waited_for: 60 at_rest,
         row_0_21_what_is_resident_is_there_when_it_is_unlocked: 60 at_rest,
+        row_0_21_who_is_refused_is_told_of_no_excess: 60 at_rest,
         so_many_wait_for_an_unlock: 60 at_rest,
         row_0_21_who_waits_for_its_own_unlock_is_told: 60 at_rest,
         row_0_21_residency_of_what_is_locked_ends_with_the_lock: 60 at_rest,
@@ -485,6 +486,23 @@ fn row_0_21_what_was_resident_before_is_waited_for() {
     assert_eq!(rig.evict_for(device, &[handle]), Ok(()));
     assert_eq!(rig.unlock(handle), Ok(()));
     assert!(rig.fence_gets(fence, 2));
+}
+
+fn row_0_21_who_is_refused_is_told_of_no_excess() {
+    const NOT_TRIM: u32 = DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER;
+    let (rig, device) = explicit();
+    let half = rig.region(Place::Vram).size / 2;
+    let (handle, _) = out(&rig, half + LARGE);
+    let _cpu = locked(&rig, handle, LARGE);
+    let other = Client::new();
+    let theirs = other.device_create(DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY);
+    let theirs = theirs.expect("DEVICE_CREATE");
+    let resident = other.make_resident_for(theirs, 0, &[other.bo(Place::Vram, half)]);
+    assert_eq!(resident, Ok(0));
+    let refused = rig.make_resident_for(device, 0, &[handle]);
+    assert_eq!(refused, Err((Errno::ENOMEM, LARGE)), "it is too much");
+    let refused = rig.make_resident_for(device, NOT_TRIM, &[handle]);
+    assert_eq!(refused, Err((Errno::EBUSY, 0)), "a syncobj cannot wait");
 }
 
 fn so_many_wait_for_an_unlock() {
