@@ -195,7 +195,7 @@ pub(crate) fn allocate(
     } = wish;
     // To ask what is protected it has to stay.
     let region = dev.vram_region()?;
-    let mut waits = 0;
+    let (mut is_first, mut waits) = (true, 0);
     let (mut charge, mut limit) = (None, None);
     let mut find = || loop {
         let ended = dev.moves.ended();
@@ -214,6 +214,19 @@ pub(crate) fn allocate(
             Err(lack) => lack,
             Ok(found) => return Ok(found),
         };
+        if core::mem::take(&mut is_first) {
+            // Or in what nobody has any more, but that is still being cleared: what is copied out
+            // instead is so behind that.
+            if let Some(fence) = dev.last_clear() {
+                within(moment(), patience, |left| {
+                    match finish(dev, &[fence], left) {
+                        Err(error) if error == ENOSPC => Ok(()),
+                        done => done,
+                    }
+                })?;
+            }
+            continue;
+        }
         limit = match lack {
             Lack::Limit(pool) => Some(pool),
             _ => None,

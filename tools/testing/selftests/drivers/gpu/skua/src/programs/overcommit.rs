@@ -45,6 +45,7 @@ pub(crate) fn main() -> ExitCode {
         refused_work_brings_nothing_back: 60,
         make_resident_brings_it_back: 60 at_rest,
         who_needs_room_waits_for_what_is_busy: 60,
+        nobody_leaves_for_what_is_closed: 60,
         a_hog_holds_up_nobody_for_good: 120,
         a_client_has_one_turn_in_a_round: 120,
         who_waits_for_a_turn_holds_up_no_unplug: 120,
@@ -586,6 +587,23 @@ fn who_needs_room_waits_for_what_is_busy() {
     });
     mine.cpu.expect("what the job wrote last", |_| 5 << 32 | 5);
     assert_eq!(place(&busy, mine.handle), Place::System);
+}
+
+/// What is closed is free soon, without that what others work with leaves.
+fn nobody_leaves_for_what_is_closed() {
+    let (rig, other) = (alone(), Rig::new());
+    let buffer = rig.buffer(Place::Vram, 2 * MIB);
+    let size = other.region(Place::Vram).size * 3 / 8;
+    let (before, rounds) = (evictions(), u64::from(rounds(100)));
+    for _ in 0..rounds {
+        let handle = other.bo(Place::Vram, size);
+        assert_eq!(other.close(handle), Ok(()));
+        assert_eq!(rig.run(Engine::Compute, &[write(buffer.va, 1)]), Ok(()));
+    }
+    let moved = evictions() - before;
+    println!("# it left {moved} times in {rounds} rounds");
+    // A clear may take long on a slow kernel.
+    assert!(moved * 10 <= rounds, "{moved} of {rounds}");
 }
 
 /// Work of others ends, or is cut; until then who can do without its room goes on.
