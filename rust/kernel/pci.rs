@@ -117,8 +117,11 @@ pub(crate) trait PciDriver: DriverExt {
     /// called without an error. An error is logged.
     fn wake(dev: &drm::Device<Self>) -> Result;
 
-    /// The bus has reset the device (FLR, as by sysfs), and restored its configuration space;
-    /// userspace may be at work. Until it is told, the driver may have found nobody to answer.
+    /// The bus is about to reset the device (FLR, as by sysfs), after which it calls
+    /// [`Self::reset_done`]; userspace may be at work. Nobody answers in between.
+    fn reset_prepare(dev: &drm::Device<Self>);
+
+    /// The bus has reset the device, and restored its configuration space.
     fn reset_done(dev: &drm::Device<Self>);
 }
 
@@ -318,9 +321,24 @@ impl<D: PciDriver> Adapter<D> {
 
     /// What the bus calls when it resets a device.
     const RESET: &'static bindings::pci_error_handlers = &bindings::pci_error_handlers {
+        reset_prepare: Some(Self::reset_prepare),
         reset_done: Some(Self::reset_done),
         ..pin_init::zeroed()
     };
+
+    /// `pci_error_handlers.reset_prepare`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Adapter::tell`], `pdev` being the PCI device.
+    unsafe extern "C" fn reset_prepare(pdev: *mut bindings::pci_dev) {
+        let reset_prepare = |dev: &drm::Device<D>| {
+            D::reset_prepare(dev);
+            Ok(())
+        };
+        // SAFETY: As promised by the caller.
+        unsafe { Self::tell(&raw mut (*pdev).dev, reset_prepare) };
+    }
 
     /// `pci_error_handlers.reset_done`.
     ///
@@ -341,7 +359,7 @@ impl<D: PciDriver> Adapter<D> {
     /// # Safety
     ///
     /// `dev` must be bound to the driver, and locked (`device_lock()`), as the bus calls the
-    /// callbacks of a driver (`drivers/base/power/main.c`, `pci_dev_restore()`): its probe is over,
+    /// callbacks of a driver (`drivers/base/power/main.c`, `pci_dev_save_and_disable()`): its probe is over,
     /// and no unbind has begun.
     unsafe fn tell(dev: *mut bindings::device, what: fn(&drm::Device<D>) -> Result) -> c_int {
         // SAFETY: A bound device; `Device` is `repr(transparent)` over it.

@@ -265,7 +265,12 @@ impl PciDriver for SkuaDriver {
         power::wake(dev)
     }
 
+    fn reset_prepare(dev: &SkuaDevice) {
+        dev.resets.begin_by_bus();
+    }
+
     fn reset_done(dev: &SkuaDevice) {
+        dev.resets.end_by_bus();
         dev.was_reset();
     }
 }

@@ -48,7 +48,7 @@
 //! Vm::installing                 mutex; VM_BIND, SUBMIT and who moves memory take it, too
 //! PageTable::tables, Hardware's  mutexes
 //! count of aperture flushes,
-//! Watch::watchdogs
+//! Watch::watchdogs, Resets::busy
 //! Engine::state                  spin locks, from here on
 //! Destroyer::queues
 //! Context::pending, Vm::binds, Vm::gone, Slots, MoveContexts

@@ -111,9 +111,12 @@ impl Gpu {
         self.reset_later(self.hw.generation());
     }
 
-    /// Asks the device whether it is there. `ENODEV` if it is gone: then it is to be lost.
+    /// Asks the device whether it is there, or comes back since its bus resets it. `ENODEV` if it
+    /// is gone: then it is to be lost.
     pub(crate) fn check_presence(&self) -> Result {
-        if self.hw.is_present() {
+        // Asked twice: it may have been gone, and its bus have reset it, in between.
+        let is_there = || self.resets.is_by_bus() || self.hw.is_present();
+        if is_there() || is_there() {
             return Ok(());
         }
         self.doubt(GONE);

@@ -60,6 +60,8 @@ use crate::{
     }, //
 };
 use kernel::{
+    new_condvar,
+    new_mutex,
     new_spinlock,
     prelude::*,
     sync::{
@@ -70,6 +72,8 @@ use kernel::{
             Relaxed,
             Release, //
         },
+        CondVar,
+        Mutex,
         SpinLock, //
     },
     time::{
@@ -97,6 +101,14 @@ pub(crate) struct Resets {
     start: Instant<Monotonic>,
     /// The generation of the device in which somebody has found that one is needed.
     wanted: Atomic<u32>,
+    /// Whether somebody resets it just now: the driver, or its bus.
+    #[pin]
+    busy: Mutex<bool>,
+    /// Notified when nobody does any more.
+    #[pin]
+    free: CondVar,
+    /// Whether its bus does: then nobody answers.
+    by_bus: Atomic<bool>,
 }
 
 /// In no generation: while an adapter is reset, nobody looks at it.
@@ -110,7 +122,41 @@ impl Resets {
             policy <- new_spinlock!(AdapterResets::new(limits.count, within_ms)),
             start: Instant::now(),
             wanted: Atomic::new(NEVER),
+            busy <- new_mutex!(false),
+            free <- new_condvar!("Resets::free"),
+            by_bus: Atomic::new(false),
         })
+    }
+
+    /// Nobody else resets the device until [`Self::leave`]. Waits for who does, which is bounded.
+    fn enter(&self) {
+        let mut busy = self.busy.lock();
+        while *busy {
+            self.free.wait(&mut busy);
+        }
+        *busy = true;
+    }
+
+    fn leave(&self) {
+        *self.busy.lock() = false;
+        self.free.notify_all();
+    }
+
+    /// Its bus resets the device from now on. Process context, with the device locked.
+    pub(crate) fn begin_by_bus(&self) {
+        self.enter();
+        self.by_bus.store(true, Release);
+    }
+
+    /// Its bus has.
+    pub(crate) fn end_by_bus(&self) {
+        self.by_bus.store(false, Release);
+        self.leave();
+    }
+
+    /// Whether nobody answers since its bus resets the device.
+    pub(crate) fn is_by_bus(&self) -> bool {
+        self.by_bus.load(Acquire)
     }
 
     /// The adapter is to be reset, unless it was since `generation`, or somebody has found so
@@ -143,6 +189,13 @@ impl Resets {
 ///
 /// Called by the alarms, one at a time. Bounded, and in a signalling section as a whole.
 pub(crate) fn reset_adapter(dev: &SkuaDevice) {
+    dev.resets.enter();
+    reset_alone(dev);
+    dev.resets.leave();
+}
+
+/// Does that while nobody else resets it.
+fn reset_alone(dev: &SkuaDevice) {
     if dev.check_health().is_err() || !dev.hw.is_present() || !dev.resets.begin() {
         return Gpu::lose(dev, false);
     }

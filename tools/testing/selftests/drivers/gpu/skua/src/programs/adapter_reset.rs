@@ -45,6 +45,7 @@ pub(crate) fn main() -> ExitCode {
         row_2_22_all_work_ends_and_new_devices_work: 60,
         row_2_22_what_was_in_vram_is_zero_at_the_same_address: 60 at_rest,
         row_2_22_what_is_elsewhere_stays: 60 at_rest,
+        a_function_under_reset_is_not_taken_for_gone: 120,
         row_0_26_a_function_level_reset_is_one_of_the_adapter: 60,
         row_2_22_nobody_writes_what_the_client_writes_then: 60,
         row_2_22_fences_without_a_value_keep_theirs: 60,
@@ -255,6 +256,21 @@ fn row_0_26_a_function_level_reset_is_one_of_the_adapter() {
     reset();
     assert_eq!(runs.wait(), Err(Errno::ECANCELED));
     expect_working();
+}
+
+/// Who finds that it does not answer meanwhile waits: four times a second, as long as an engine
+/// does nothing that takes time.
+fn a_function_under_reset_is_not_taken_for_gone() {
+    for round in 0..rounds(8) {
+        begin();
+        let rig = Rig::new();
+        let gate = rig.buffer(Place::System, PAGE);
+        let runs = rig.start(Engine::Compute, &[wait_value(gate.va, 1)]);
+        thread::sleep(Duration::from_millis(1100 + 30 * u64::from(round)));
+        std::fs::write(Function::first().sysfs().join("reset"), "1").expect("reset");
+        assert_eq!(runs.wait(), Err(Errno::ECANCELED), "round {round}");
+        expect_working();
+    }
 }
 
 fn row_2_22_what_is_elsewhere_stays() {
