@@ -31,9 +31,10 @@ extern "C" {
  *   element is in &drm_skua_array.stride, that of a query's answer in
  *   &drm_skua_query.size.
  * - An ioctl that fails changes nothing that userspace can see, but where only its
- *   argument cannot be written to in the end (-EFAULT), or where it says otherwise.
- *   The argument is copied once, and what can fail is checked before anything
- *   changes; which of several errors is returned is not promised.
+ *   argument cannot be written to in the end (-EFAULT), or where it says otherwise; and but for
+ *   what it may have done first: page tables, which an address space keeps, memory for what a
+ *   context saves, and moves of objects. The argument is copied once, and what can fail is checked
+ *   before anything changes; which of several errors is returned is not promised.
  * - No ioctl of this header waits for fences or for work of the GPU, but
  *   DRM_IOCTL_SKUA_BO_CREATE, DRM_IOCTL_SKUA_CONTEXT_ALLOC,
  *   DRM_IOCTL_SKUA_MAKE_RESIDENT and DRM_IOCTL_SKUA_SUBMIT where they make room,
@@ -84,9 +85,10 @@ extern "C" {
  * - -EFAULT: the work accessed an address that it may not access.
  * - -EINVAL: a command or program was malformed, or executed TRAP.
  * - -ETIME: it used up its time, see the module parameter job_timeout_ms.
- * - -ECANCELED: it did not start, because its context is not active any more, was
+ * - -ECANCELED: it did not start, or not all of it, because its context is not active any more, was
  *   destroyed, or what it waited for failed; or the GPU was reset.
  * - -ENODEV: the device was unplugged or stopped answering.
+ * - What DRM_IOCTL_SKUA_VM_BIND can return, of a bind that was held.
  *
  * A binary syncobj and a sync file keep the outcome. A timeline keeps that of a
  * point only until a later point has a fence: from then on the DRM core may drop
@@ -265,7 +267,8 @@ struct drm_skua_sync {
 	 *
 	 * To be waited for, a syncobj or its point must have a fence already: -EINVAL. Points are
 	 * signalled in the order in which they are added. To be signalled, a value must be above
-	 * all that its fence has or was promised, before it in the array, too: -EINVAL.
+	 * all that its fence has or was promised, before it in the array, too, and below
+	 * DRM_SKUA_FENCE_LOST: -EINVAL.
 	 */
 	__u64 point;
 };
@@ -520,6 +523,10 @@ struct drm_skua_bo_create {
 	 * What leaves VRAM goes where &eviction_set says. What is in the aperture
 	 * leaves it without being copied: its pages stay, and the GPU reaches them directly.
 	 * What may be nowhere else stays there.
+	 *
+	 * While the device of another driver, or another GPU, has it attached it is in system
+	 * memory: an import there waits for that, up to ten seconds, and is refused where it may
+	 * not be there (-EOPNOTSUPP).
 	 */
 	__u32 placements;
 
@@ -591,7 +598,7 @@ struct drm_skua_bo_mmap_offset {
 	/** @pad: Must be zero. */
 	__u32 pad;
 
-	/** @offset: Returned offset for mmap() on the same file. */
+	/** @offset: Returned offset for mmap() on the same file, MAP_SHARED: -EINVAL. */
 	__u64 offset;
 };
 
@@ -676,14 +683,15 @@ struct drm_skua_bo_handle {
  * when all work is done that was submitted before in an address space that maps them; if contexts
  * of the client hold work then, also what they hold, wherever that is, or, if all of the objects
  * are private to address spaces, in these. Until that is released the objects are moved as any
- * others, and stay resident for the devices that they were resident for. With
+ * others, and stay resident for the devices of these contexts. With
  * DRM_SKUA_BO_DESTROY_ASSUME_NOT_IN_USE all of this is at once, unless the driver itself is
  * clearing or moving them: then when that is done. No other bind waits for that, and a bind that
  * was queued before and is not done by then maps nothing in their place. An access by the CPU is a
  * bus error from then on.
  *
  * Of a buffer object that was exported, had a second handle or is imported, only handle
- * and mappings go: it lives as long as others have it.
+ * and mappings go, with those that the client makes of it by another handle until then: it lives as
+ * long as others have it.
  *
  * Errors: -ENOENT for a handle; -EINVAL for @flags, @pad, the number of @handles, or
  * one that is there twice; -ENOSPC if 4096 calls of the client for what others may have wait
@@ -711,7 +719,8 @@ enum drm_skua_make_resident_flags {
 	DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER = 1 << 0,
 	/**
 	 * @DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED: The client cannot go on without: where there is no
-	 * memory or no room the device fails with DRM_SKUA_CONTEXT_OUT_OF_MEMORY (-ECANCELED).
+	 * memory for the objects, or no room, the device fails with DRM_SKUA_CONTEXT_OUT_OF_MEMORY
+	 * (-ECANCELED).
 	 * Only together with DRM_SKUA_MAKE_RESIDENT_CANT_TRIM_FURTHER.
 	 */
 	DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED = 1 << 1,
@@ -731,8 +740,8 @@ enum drm_skua_make_resident_flags {
  *
  * Of the file's own device this is advice: its work runs without, too. Of a device with
  * explicit residency, what may be in VRAM alone is there when the device's work runs if and
- * only if it is resident for it. Together that is to be no more than the device's
- * budget: its share of VRAM, which is what other devices with explicit residency do not have
+ * only if it is resident for it. Together with what may be in VRAM or in the aperture alone
+ * that is to be no more than the device's budget: its share of VRAM, which is what other devices with explicit residency do not have
  * resident, and the same as they get if they have more. What would exceed it is refused (-ENOMEM),
  * unless the client says that it can trim no further; &bytes_to_trim is what is too much. Budgets
  * change with what others make resident, see &struct drm_skua_event_trim.
@@ -748,19 +757,20 @@ enum drm_skua_make_resident_flags {
  * have, too, and are using just now, stays where it is.
  *
  * What may be in VRAM alone, or has no room in the aperture, and was locked by the CPU while it was
- * out (DRM_IOCTL_SKUA_BO_LOCK), moves when it is unlocked, unless it was evicted meanwhile; work of
- * a device with explicit residency does not need it before, if values are to be signalled. Values
- * of monitored fences are signalled after that; if the device fails or is destroyed before, the
- * fences are lost. A syncobj's fence cannot wait for what a client may do (-EBUSY).
+ * out (DRM_IOCTL_SKUA_BO_LOCK), does not move while it is locked. If values of monitored fences are
+ * to be signalled, it moves when it is unlocked, unless it was evicted meanwhile, and they are
+ * signalled after that; work of a device with explicit residency does not need it before. If the
+ * device fails or is destroyed before, the fences are lost. A syncobj's fence cannot wait for what
+ * a client may do (-EBUSY). If nothing is to be signalled, it moves when work needs it.
  *
  * Errors: -EMFILE for 32768 devices for which one is resident; -ENOENT for @device, a handle
  * or a syncobj; -EINVAL for @flags, a flag of explicit residency for another device,
  * @bytes_to_trim, the number of @handles, one that is there twice, or a wait among @syncs;
  * -ENOSPC if 1024 calls of the file are to signal values of monitored fences still, 64 of them
  * wait for an unlock, or too many of all files do; -EBUSY for a handle if it is offered, or a
- * syncobj to signal if one is out and locked; -ENOMEM also if all that is resident and may be in
- * VRAM alone is more than VRAM; -ECANCELED if the device has failed for want of memory
- * (DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED).
+ * syncobj to signal if one is out and locked; -ENOMEM also if all that is resident and may not be
+ * in system memory is more than VRAM; -ECANCELED if the device has failed for want of memory
+ * (DRM_SKUA_MAKE_RESIDENT_MUST_SUCCEED); -EOVERFLOW for 2^32 of one handle.
  */
 struct drm_skua_make_resident {
 	/** @flags: See &enum drm_skua_make_resident_flags. */
@@ -1002,7 +1012,8 @@ enum drm_skua_device_flags {
  * struct drm_skua_device_create - Argument of DRM_IOCTL_SKUA_DEVICE_CREATE
  *
  * Errors: -EINVAL for @flags; -ENOSPC if the client has 16; with explicit residency also if there
- * are 1024 of these, the client has 16, or its user as many as are free for others, as of &struct
+ * are 1024 of these, the client has 16, with those that were destroyed and whose address spaces or
+ * contexts are still in use, or its user as many as are free for others, as of &struct
  * drm_skua_vm_create.
  */
 struct drm_skua_device_create {
@@ -1054,7 +1065,7 @@ struct drm_skua_device_state {
 	 */
 	__u32 status;
 
-	/** @resident: Returned bytes that are resident for it and may be in VRAM alone. */
+	/** @resident: Returned bytes that are resident for it and may not be in system memory. */
 	__u64 resident;
 
 	/**
@@ -1081,8 +1092,9 @@ struct drm_skua_device_state {
  *
  * The device fails with DRM_SKUA_CONTEXT_LOST, unless it has failed already (WDDM:
  * MarkDeviceAsError): for who finds out that its work cannot go on. What its contexts have
- * not started is cancelled (-ECANCELED), they take no more, and its monitored fences get
- * their largest value.
+ * not completed and no engine has to do just then is cancelled (-ECANCELED), they take no more, and
+ * its monitored fences get their largest value, but those that keep theirs
+ * (DRM_SKUA_FENCE_NO_SIGNAL_MAX_VALUE_ON_TDR).
  *
  * Errors: -ENOENT for @device, also 0; -EINVAL for @pad.
  */
@@ -1107,7 +1119,8 @@ struct drm_skua_device_mark_error {
  * happens to a client that does not follow, but that its work waits for its
  * memory to be brought back in turn with others'. The next one for a device comes only after
  * the client has called DRM_IOCTL_SKUA_MAKE_RESIDENT, DRM_IOCTL_SKUA_EVICT or
- * DRM_IOCTL_SKUA_DEVICE_STATE for it.
+ * DRM_IOCTL_SKUA_DEVICE_STATE for it. Nor does one come where the file has no room for it: 4096
+ * bytes of events that were not read.
  */
 struct drm_skua_event_trim {
 	/** @base: DRM_SKUA_EVENT_TRIM, and the size of this structure. */
@@ -1268,7 +1281,9 @@ struct drm_skua_bind_op {
  * context that is another address space's; -ENOMEM also if page tables or pages of fences would
  * take the client, or its user, above its part of system memory (see &struct drm_skua_bo_create);
  * -EOPNOTSUPP to map a fence where the GPU does not reach all memory; -ENOSPC if 4096 binds of the
- * address space wait or are held, or of @context; -E2BIG if copies come to more than 4096 mappings;
+ * address space wait or are held, with those of @context that are, and with what is unmapped since
+ * it was destroyed; -E2BIG if copies come to more than 4096 mappings, of those that are there before
+ * the bind or that it makes;
  * -ECANCELED if the device was destroyed meanwhile, or @context takes no more work.
  */
 struct drm_skua_vm_bind {
@@ -1318,8 +1333,9 @@ struct drm_skua_context_create {
 /**
  * struct drm_skua_context_destroy - Argument of DRM_IOCTL_SKUA_CONTEXT_DESTROY
  *
- * Work that has not started is cancelled, work that runs is left to end. What is
- * cancelled signals after what ran before it: fences of a context signal in order.
+ * Work that has not started is cancelled, and of a submission with more buffers than the engine was
+ * given, the rest. What runs is left to end. What is cancelled signals after what ran before it:
+ * fences of a context signal in order, but those of what was held.
  *
  * Errors: -ENOENT for @context; -EINVAL for @pad.
  */
@@ -1437,7 +1453,7 @@ enum drm_skua_context_alloc_flags {
  *
  * It counts as the client's memory, as a buffer object does. It is in system memory first, but
  * that of which the aperture is allowed and system memory is not: that may be there. To VRAM, if
- * that is preferred, it comes as soon as there is free room; if the GPU is not to reach it
+ * that is preferred, it comes at once if there is free room; if the GPU is not to reach it
  * elsewhere, with the next work that is submitted in the address space, as a buffer object that was
  * moved out does, with the same errors (DRM_IOCTL_SKUA_SUBMIT).
  *
@@ -1663,7 +1679,8 @@ struct drm_skua_submit {
 enum drm_skua_fence_flags {
 	/**
 	 * @DRM_SKUA_FENCE_NO_SIGNAL_MAX_VALUE_ON_TDR: When a device fails the value stays what it
-	 * is. Waits by that device's handles end with an error all the same.
+	 * is. Waits of the CPU by that device's handles (DRM_IOCTL_SKUA_FENCE_WAIT,
+	 * DRM_IOCTL_SKUA_FENCE_EVENTFD) end all the same.
 	 */
 	DRM_SKUA_FENCE_NO_SIGNAL_MAX_VALUE_ON_TDR = 1 << 0,
 };
@@ -1844,14 +1861,14 @@ struct drm_skua_fence_wait {
  *
  * - the device of a handle has failed or is destroyed, as all are with the file;
  * - nobody can signal one of the fences any more, or, with DRM_SKUA_FENCE_WAIT_ANY, any of them: it
- *   has no handle and no descriptor, and no work that is to signal it.
+ *   has no handle, no descriptor and no mapping of the CPU's, and no work that is to signal it.
  *
  * The handles may be destroyed meanwhile.
  *
  * Errors: -EINVAL for @flags or the number of @values; -EBADF if there is no @eventfd, -EINVAL if
  * it is another file; -ECANCELED if a handle's device is not active; -ENOSPC if the client's
  * eventfds would wait for more than 4096 values, those of one call for one fence counting as one,
- * or a fence has 8192 waits.
+ * and one that is there already, too, or a fence has 8192 waits.
  */
 struct drm_skua_fence_eventfd {
 	/** @flags: See &enum drm_skua_fence_wait_flags. */
