@@ -70,8 +70,8 @@ impl Pace {
 /// What an engine that is slower than the host has done is worth of time.
 #[derive(Debug)]
 pub(crate) struct Brake {
-    /// How long a tick takes on the host, at the speed that the engine is to have.
-    tick: Duration,
+    /// Ticks in a second of the host, at the speed that the engine is to have.
+    hz: u32,
     /// When an engine of that speed would have done what this one has.
     due: Instant,
 }
@@ -81,17 +81,13 @@ impl Brake {
     const SLACK: Duration = Duration::from_millis(100);
 
     /// Of an engine that does so many ticks in a second, and nothing yet.
-    pub(crate) fn new(ticks: u32, now: Instant) -> Self {
-        Self {
-            tick: Duration::from_secs(1) / ticks,
-            due: now,
-        }
+    pub(crate) fn new(hz: u32, now: Instant) -> Self {
+        Self { hz, due: now }
     }
 
     /// `ticks` more are done. For how long it is to rest.
     pub(crate) fn count(&mut self, ticks: u64, now: Instant) -> Duration {
-        // CAST: a step has few; of more, which no step has, some are free.
-        let worth = self.tick.saturating_mul(ticks.min(u32::MAX.into()) as u32);
+        let worth = Duration::from_secs(ticks) / self.hz;
         let earliest = now.checked_sub(Self::SLACK).unwrap_or(now);
         self.due = self.due.max(earliest) + worth;
         self.due.saturating_duration_since(now)
@@ -104,14 +100,20 @@ mod tests {
 
     #[test]
     fn an_engine_is_as_fast_as_it_is_to_be() {
-        let begin = Instant::now();
-        let mut brake = Brake::new(1_000_000, begin);
-        let (mut now, mut done) = (begin, 0);
         // A host that needs no time for anything.
-        while now < begin + Duration::from_secs(10) {
-            done += STEP;
-            now += brake.count(STEP, now);
-        }
+        let run = |hz, seconds| {
+            let begin = Instant::now();
+            let (mut brake, mut now, mut done) = (Brake::new(hz, begin), begin, 0);
+            while now < begin + Duration::from_secs(seconds) {
+                done += STEP;
+                now += brake.count(STEP, now);
+            }
+            (brake, now, done)
+        };
+        // A tick of which is no whole number of nanoseconds.
+        let (.., done) = run(700_000_000, 1);
+        assert!((700_000_000..700_100_000).contains(&done), "{done}");
+        let (mut brake, mut now, done) = run(1_000_000, 10);
         assert!((10_000_000..10_000_000 + STEP).contains(&done), "{done}");
         // What was not done in a second is made up for in part.
         now += Duration::from_secs(1);
