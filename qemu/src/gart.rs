@@ -2,7 +2,7 @@
 
 //! The GART: the window of the GPU-physical space that shows system memory (manual section 5).
 
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use skua_spec::address::PAGE_SIZE;
 
@@ -30,18 +30,47 @@ pub struct Table {
 /// The GART's table as it was last latched.
 #[derive(Debug, Default)]
 pub struct Gart {
-    /// Replaced as a whole by the registers' thread.
+    /// Replaced as a whole by the registers' thread; read-locked over every step of an engine.
     table: RwLock<Table>,
 }
 
 impl Gart {
-    /// Latches a table. What a TLB keeps of the old one stays until it is flushed.
+    /// Latches a table. When it returns, nothing is read of the old one any more; what a TLB keeps
+    /// of that stays until it is flushed.
     pub fn latch(&self, table: Table) {
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
     }
 
-    /// The table as it is latched now.
-    pub fn table(&self) -> Table {
-        *self.table.read().unwrap_or_else(PoisonError::into_inner)
+    /// The table as it is latched now, and stays until the guard is dropped.
+    pub fn table(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_table_is_latched_when_nobody_reads_the_old_one() {
+        let (gart, latched) = (&Gart::default(), &AtomicBool::new(false));
+        let table = Table {
+            address: 0x1000,
+            pages: 1,
+        };
+        thread::scope(|scope| {
+            let old = gart.table();
+            scope.spawn(move || {
+                gart.latch(table);
+                latched.store(true, Ordering::Release);
+            });
+            thread::sleep(Duration::from_millis(50));
+            assert!(!latched.load(Ordering::Acquire) && *old == Table::default());
+        });
+        assert_eq!(*gart.table(), table);
     }
 }

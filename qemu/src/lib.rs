@@ -18,6 +18,7 @@
 //!   all engines: when [`device::Device::dma_unmap`] returns, no engine is inside one that may
 //!   touch what was taken away ([`bus`]);
 //! - to move or disable the status page (an adapter reset too), for a write to it;
+//! - to change where the GART's table is (an adapter reset too), for the steps of all engines;
 //! - to change what the aperture shows (an adapter reset too), for the steps of all engines, for
 //!   each 256 KiB of it.
 //!
@@ -31,10 +32,9 @@
 //! # Locks
 //!
 //! In the order in which they are taken: the engines', where [`device::Device::advance`] steps
-//! them; the register file; the fault ring; the status page's address; the bus table; what the
-//! aperture shows. An engine's mailbox and the GART's table are taken with none of these held but
-//! the first two, and nothing is locked under them, under what the aperture shows, or under an
-//! alarm.
+//! them; the register file; an engine's mailbox, under which the status page is written; the GART's
+//! table; the fault ring; the status page's address; the bus table; what the aperture shows; the
+//! lies. Nothing is locked under the lies or under an alarm.
 
 #![forbid(unsafe_code)]
 

@@ -725,7 +725,7 @@ impl Told<'_> {
         let hub = self.hub;
         let (gart, bus) = (hub.gart.table(), hub.bus.enter());
         let vram = hub.vram.enter();
-        let memory = Memory::new(&vram, gart, &bus, &tally);
+        let memory = Memory::new(&vram, *gart, &bus, &tally);
         // Locked behind the bus, as where the status page is written, and until all is written: an
         // engine whose ring is overwritten acknowledges no reset.
         let state = hub.lies.lock();

@@ -243,7 +243,7 @@ impl Worker {
         let gart = self.hub.gart.table();
         let bus = self.hub.bus.enter();
         let vram = self.hub.vram.enter();
-        let memory = Memory::new(&vram, gart, &bus, &self.tally);
+        let memory = Memory::new(&vram, *gart, &bus, &self.tally);
         f(&mut self.core, &memory)
     }
 
