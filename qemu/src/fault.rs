@@ -17,9 +17,10 @@ pub struct Fault {
     pub address: u64,
     /// The instruction, or [`Record::NO_PC`].
     pub pc: u32,
-    /// Whether the address is a virtual one though the ring's command is at fault: in a save area.
+    /// Whether the address is a virtual one though no command of a buffer is at fault: in a save
+    /// area. The record is of no command.
     pub in_save_area: bool,
-    /// Whether a context was to be left: the record is of that one, and of no command.
+    /// Whether a context was to be left: the record is of that one.
     pub leaving: bool,
 }
 

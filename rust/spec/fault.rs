@@ -188,7 +188,7 @@ pub struct Record {
     /// Fence id of the packet that was running; 0 if none.
     pub fence: u64,
     /// Address of the command: offset in the ring where `asid` is 0 or `space` is GPU-physical,
-    /// virtual in a buffer otherwise; [`Self::NO_COMMAND`] where the engine was to leave a context.
+    /// virtual in a buffer otherwise; [`Self::NO_COMMAND`] where a save area could not be accessed.
     pub command: u64,
     /// Index of the instruction, or [`Record::NO_PC`].
     pub pc: u32,

@@ -370,7 +370,7 @@ pub mod engine {
             /// Latches the ring's base and size, sets head and tail to 0, and starts fetching.
             /// Cleared by a reset.
             0:0 enable, with_enable => bool, WriteOneToSet;
-            /// Resets this engine alone: it stops at the next instruction or 64 KiB of transfer,
+            /// Resets this engine alone: it stops within 4096 instructions or 64 KiB of transfer,
             /// forgets what it ran, is disabled, drops its translations, and adds one to
             /// `reset_ack` in the status page. Latches [`struct@RESET_FENCE`].
             1:1 reset, with_reset => bool, WriteOne;

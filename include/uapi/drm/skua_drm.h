@@ -1574,7 +1574,7 @@ struct drm_skua_context_state {
 	/** @address: Returned GPU virtual address of the access. */
 	__u64 address;
 
-	/** @command: Returned GPU virtual address of the command. */
+	/** @command: Returned GPU virtual address of the command; all ones where it was none's. */
 	__u64 command;
 
 	/** @access: Returned kind of access, as section 8 of the manual numbers them. */

@@ -114,7 +114,7 @@ impl Shown {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// As the status page will show it.
-    state: EngineState,
+    pub(crate) state: EngineState,
     /// The ring that the engine fetches from; `None` while it is disabled.
     ring: Option<Ring>,
     /// Offset of the command that runs or comes next.
@@ -199,7 +199,7 @@ pub(crate) enum Work {
     Dispatch(Box<Machine>),
     /// DRAW, with the pixels that are at work.
     Draw(Box<Drawing>),
-    /// WAIT, which has looked.
+    /// WAIT, whose first look was counted.
     Wait,
     /// INVALIDATE, which has asked the other engines.
     Invalidate,
@@ -743,7 +743,7 @@ impl Core {
         let packet = self.progress.packet.as_ref();
         let held = self.progress.held.take();
         let (descriptor, command, fence) = match held.filter(|_| fault.leaving) {
-            Some(left) => (Some(left.descriptor), Some(Record::NO_COMMAND), None),
+            Some(left) => (Some(left.descriptor), None, None),
             None => (
                 packet.and_then(|p| p.descriptor),
                 packet.and_then(Packet::command),
@@ -764,7 +764,10 @@ impl Core {
             },
             address: fault.address,
             fence: fence.unwrap_or(0),
-            command: command.unwrap_or(u64::from(self.progress.head)),
+            command: match fault.in_save_area {
+                true => Record::NO_COMMAND,
+                false => command.unwrap_or(u64::from(self.progress.head)),
+            },
             pc: fault.pc,
         };
         tracing::debug!(?record, "fault");

@@ -126,9 +126,6 @@ impl Core {
                 }
             };
             let (descriptor, saved, buffer) = found;
-            if saved != 0 && !resume {
-                self.set_saved(memory, context, 0)?;
-            }
             self.programs.clear();
             self.context = Some(descriptor);
             if let Some(packet) = &mut self.progress.packet {
@@ -142,6 +139,9 @@ impl Core {
             // What it takes passes before anybody sees the packet.
             if self.load(memory, packet.context, descriptor)? {
                 return Ok(None);
+            }
+            if packet.saved != 0 && !packet.resume {
+                self.set_saved(memory, packet.context, 0)?;
             }
             self.begin_held(descriptor);
             if let Some(packet) = &mut self.progress.packet {

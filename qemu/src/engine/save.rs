@@ -34,7 +34,7 @@ use skua_spec::context::{Descriptor, SaveArea, IMAGE_SIZE};
 use skua_spec::fault::{Access, Reason};
 use skua_spec::isa::REGISTERS;
 use skua_spec::preemption::{Cause, Header, Level};
-use skua_spec::status::Counter;
+use skua_spec::status::{Counter, EngineState};
 use skua_spec::ticks;
 use vm_memory::VolatileSlice;
 
@@ -473,6 +473,8 @@ impl Core {
         let stops = match work {
             _ if !packet.can_be_saved() => false,
             None => level >= Level::Dispatch && packet.command().is_some(),
+            // One that was restored has not looked.
+            Some(Work::Wait) if progress.state != EngineState::Waiting => false,
             Some(Work::Wait) => return Some(Cause::Waiting),
             Some(Work::Transfer(_)) => level == Level::Instruction,
             Some(Work::Dispatch(machine)) => machine.is_at(level),

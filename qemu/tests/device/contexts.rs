@@ -423,6 +423,7 @@ fn a_context_without_an_image_is_not_loaded() {
         let mut rig = Rig::new(engine);
         rig.packet(OTHER, &[]);
         rig.stepped.set_vram64(SAVE, 0x534b_5540);
+        rig.stepped.set_vram64(CONTEXT + Descriptor::SAVED, 64);
         let (exec, fence) = rig.exec(CONTEXT, &[set(0, 1)]);
         let head = rig.stepped.tail(engine);
         rig.stepped.start(engine, &[exec]);
@@ -439,6 +440,8 @@ fn a_context_without_an_image_is_not_loaded() {
         assert_eq!((rig.counts(), rig.held()), ([1, 1, 0], None));
         assert_eq!(rig.image(OTHER).left, 1);
         assert_eq!(rig.stepped.vram64(SAVE), 0x534b_5540);
+        // Nor is a state given up.
+        assert_eq!(rig.stepped.saved(CONTEXT), 64);
     }
 }
 

@@ -3,11 +3,13 @@
 //! Every fault reason with its exact record, the order of the checks, and the ring of records.
 
 use skua_asm::assemble;
+use skua_gpu::engine::save::SAVE_SIZE;
 use skua_gpu::vram;
 use skua_spec::address::{BusAddr, GpuPhys};
 use skua_spec::command::{
     Command, Dispatch, Draw, Rectangle, FLAG_FENCE, FLAG_INTERRUPT, MAX_ARGUMENTS,
 };
+use skua_spec::context::{Descriptor, Image};
 use skua_spec::fault::{Access, Reason, Record, Space};
 use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::number::Asid;
@@ -15,7 +17,7 @@ use skua_spec::regs::{self, engine};
 use skua_spec::status::{self, Counter, EngineState};
 use skua_testbed::{
     Gpu, ASID, BUFFER_VA, BUS, COLD, COMPUTE, CONTEXT, CONTEXT_ID, COPY, DATA, DATA_BYTES, DATA_VA,
-    STATUS, SYSTEM_FREE,
+    SAVE, SAVE_VA, STATUS, SYSTEM_FREE,
 };
 
 fn dispatch_of(gpu: &Gpu, source: &str) -> Dispatch {
@@ -506,6 +508,26 @@ fn bad_contexts() {
     );
     assert_eq!((fault.asid, fault.context_id, fault.command), (ASID, 9, 0));
     assert_eq!(gpu.engine64(COMPUTE, status::engine::COMPLETED_FENCE), 0);
+    gpu.reset_engine(COMPUTE);
+    gpu.start_engine(COMPUTE);
+    // Or at its beginning, where a state is given up.
+    gpu.set_image(SAVE, Image::default());
+    let area = [
+        (Descriptor::SAVE_BASE, SAVE_VA),
+        (Descriptor::SAVE_SIZE, SAVE_SIZE.into()),
+        (Descriptor::SAVED, 64),
+    ];
+    for (at, value) in area {
+        gpu.set_system64(SYSTEM_FREE + at, value);
+    }
+    let record = gpu.run_to_fault(COMPUTE, &[exec(page, 58)]);
+    let address = page + Descriptor::SAVED;
+    let expected = Record {
+        address,
+        fence: 58,
+        ..fault
+    };
+    assert_eq!(record, expected);
 }
 
 #[test]

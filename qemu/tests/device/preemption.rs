@@ -698,6 +698,26 @@ fn a_wait_is_resumed_as_often_as_need_be() {
     assert_eq!(driver.stepped.vram64(DATA + 8), 5);
 }
 
+/// A WAIT that is resumed looks before it gives way, and goes on where its value came meanwhile.
+#[test]
+fn a_wait_that_is_resumed_looks_first() {
+    let mut driver = Driver::new(at_level(Level::DmaBuffer), |stepped| {
+        stepped.set_vram64(DATA, 0);
+        vec![vec![wait(DATA_VA), signal(DATA_VA + 8)]]
+    });
+    while driver.step(10) != Outcome::Waiting {}
+    for (value, cause) in [(0, Cause::Waiting), (0, Cause::Waiting), (5, Cause::Idle)] {
+        driver.stepped.set_vram64(DATA, value);
+        let stop = driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
+        assert_eq!(stop.cause, cause);
+        // Its image is loaded, and its state not yet.
+        while driver.shown().context == 0 && !driver.packets.is_empty() {
+            driver.step(1);
+        }
+    }
+    assert_eq!(driver.stepped.vram64(DATA + 8), 5);
+}
+
 /// The ring's own commands end first, but for a WAIT that waits.
 #[test]
 fn commands_of_the_ring() {
@@ -801,9 +821,9 @@ fn save_areas() {
             continue;
         };
         let mut expected = stepped.expect(COMPUTE, reason, Access::Fetch, base);
-        (expected.command, expected.fence) = (0, fence);
+        (expected.command, expected.fence) = (Record::NO_COMMAND, fence);
         if reason == Reason::BadContext {
-            (expected.asid, expected.context_id) = (Asid::SYSTEM, 0);
+            (expected.asid, expected.context_id, expected.command) = (Asid::SYSTEM, 0, 0);
             (expected.space, expected.address) = (Space::GpuPhysical, vram::BASE + CONTEXT);
         } else {
             // The level at which there is nothing.
@@ -850,11 +870,11 @@ fn a_save_area_in_system_memory() {
     assert_eq!(driver.charged(), whole.charged());
 }
 
-/// Where a state cannot be saved or restored the engine faults, in EXEC's name.
+/// Where a state cannot be saved or restored the engine faults, for the packet and no command.
 #[test]
 fn a_save_area_that_is_not_there() {
     let expected = |stepped: &Stepped, reason, access, address| Record {
-        command: 0,
+        command: Record::NO_COMMAND,
         ..stepped.expect(COMPUTE, reason, access, address)
     };
     // The first byte of a page that a state is in.
@@ -913,16 +933,12 @@ fn a_save_area_that_is_not_there() {
         let mut driver = Driver::new(full, work);
         driver.advance(500);
         driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
-        let head = driver.stepped.tail(COMPUTE) - 40;
         forget(&mut driver.stepped, page);
         let saved = driver.stepped.saved(CONTEXT);
         let Outcome::Faulted(found) = driver.finish() else {
             panic!("it has restored");
         };
-        let record = Record {
-            command: head.into(),
-            ..expected(&driver.stepped, Reason::NotPresent, Access::Fetch, address)
-        };
+        let record = expected(&driver.stepped, Reason::NotPresent, Access::Fetch, address);
         assert_eq!(found, record);
         assert_eq!(driver.stepped.saved(CONTEXT), saved);
     }
