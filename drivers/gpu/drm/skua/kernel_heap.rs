@@ -32,34 +32,60 @@ impl Heap for KernelHeap {
     }
 }
 
-/// A `KVVec` that grows by [`client_flags`].
-pub(crate) struct Elements<T>(KVVec<T>);
+/// A `KVVec` that grows by [`client_flags`], or not at all.
+pub(crate) struct Elements<T> {
+    /// The elements.
+    list: KVVec<T>,
+    /// Whether it may grow.
+    grows: bool,
+}
+
+impl<T> Elements<T> {
+    /// One that takes `most` elements, and asks for no more memory: for where others wait, who are
+    /// not to wait for what a client's control group has that wait.
+    pub(crate) fn fixed(most: usize) -> Result<Self, OutOfMemory> {
+        let list = Self::with_capacity(most)?;
+        Ok(Self {
+            grows: false,
+            ..list
+        })
+    }
+}
 
 impl<T> FallibleVec<T> for Elements<T> {
     fn new() -> Self {
-        Self(KVVec::new())
+        Self {
+            list: KVVec::new(),
+            grows: true,
+        }
     }
 
     fn reserve(&mut self, additional: usize) -> Result<(), OutOfMemory> {
-        self.0
+        if !self.grows && additional > self.list.capacity().saturating_sub(self.list.len()) {
+            return Err(OutOfMemory);
+        }
+        self.list
             .reserve(additional, client_flags())
             .map_err(|_| OutOfMemory)
     }
 
     fn try_push(&mut self, value: T) -> Result<(), OutOfMemory> {
-        self.0.push(value, client_flags()).map_err(|_| OutOfMemory)
+        self.reserve(1)?;
+        self.list
+            .push_within_capacity(value)
+            .map_err(|_| OutOfMemory)
     }
 
     fn pop(&mut self) -> Option<T> {
-        self.0.pop()
+        self.list.pop()
     }
 
     fn as_slice(&self) -> &[T] {
-        &self.0
+        &self.list
     }
 
     fn as_mut_slice(&mut self) -> &mut [T] {
-        &mut self.0
+        &mut self.list
     }
 }
 

@@ -244,38 +244,15 @@ impl VramRange {
             },
             ..request
         };
-        let (mut blocks, mut dirty) = (BlockList::new(), BlockList::new());
-        let mut allocate = || {
-            let mut vram = dev.vram.lock();
-            let mut allocated = Err(BuddyError::NoSpace);
-            if preferred.within.pages.0 > 0 {
-                allocated = vram.alloc_scattered(preferred, &mut blocks, &mut dirty);
-            }
-            if allocated == Err(BuddyError::NoSpace) {
-                allocated = vram.alloc_scattered(request, &mut blocks, &mut dirty);
-            }
-            allocated?;
-            let Ok(blocks) = Blocks::take(&mut blocks) else {
-                while let Some(block) = blocks.pop() {
-                    // Allocated just now.
-                    crate::warn_on_once!(vram.free(block).is_err());
-                }
-                return Err(BuddyError::OutOfMemory);
-            };
-            // Before the engine is given anything to do with it.
-            dev.vram_ranges.fetch_add(1, Full);
-            tell_use(dev, &vram);
-            Ok(blocks)
-        };
-        let allocated = match allocate() {
+        let allocated = match allocate(dev, &preferred, &request) {
             Err(BuddyError::NoSpace) => {
                 // What is missing may be being cleared, or was just now.
                 let _pause = Pause::new(dev, patience)?;
-                allocate()
+                allocate(dev, &preferred, &request)
             }
             allocated => allocated,
         };
-        let blocks = match allocated {
+        let (blocks, dirty) = match allocated {
             Err(BuddyError::NoSpace) => return Err(Lack::Room),
             allocated => allocated.map_err(errno)?,
         };
@@ -424,16 +401,67 @@ impl Drop for VramRange {
             host_aperture::give_back(self);
         }
         let bytes = self.bytes_in(Part::Any);
-        {
-            let mut vram = self.dev.vram.lock();
-            for block in self.blocks() {
-                // Ours since `new()`.
-                crate::warn_on_once!(vram.free(*block).is_err());
-            }
-            tell_use(&self.dev, &vram);
-            self.dev.vram_ranges.fetch_sub(1, Full);
-        }
+        free(&self.dev, self.blocks());
         self.dev.clearer.kick();
         self.held.give_back(bytes);
     }
+}
+
+/// Allocates `preferred`, or else `request`, and tells what of it is not clean.
+fn allocate(
+    dev: &SkuaDevice,
+    preferred: &Scattered,
+    request: &Scattered,
+) -> Result<(Blocks<KernelHeap>, BlockList), BuddyError> {
+    let most = usize::try_from(request.pages.0).unwrap_or(usize::MAX);
+    let mut room = 4;
+    loop {
+        match try_allocate(dev, preferred, request, room) {
+            // With the lock held nothing grows.
+            Err(BuddyError::OutOfMemory) if room < most => room = room.saturating_mul(4),
+            allocated => return allocated,
+        }
+    }
+}
+
+/// Does that, if that is not more than `room` blocks, and as many that are not clean:
+/// [`BuddyError::OutOfMemory`] as well if it is.
+fn try_allocate(
+    dev: &SkuaDevice,
+    preferred: &Scattered,
+    request: &Scattered,
+    room: usize,
+) -> Result<(Blocks<KernelHeap>, BlockList), BuddyError> {
+    let (mut blocks, mut dirty) = (BlockList::fixed(room)?, BlockList::fixed(room)?);
+    {
+        let mut vram = dev.vram.lock();
+        let mut allocated = Err(BuddyError::NoSpace);
+        if preferred.within.pages.0 > 0 {
+            allocated = vram.alloc_scattered(*preferred, &mut blocks, &mut dirty);
+        }
+        if allocated == Err(BuddyError::NoSpace) {
+            allocated = vram.alloc_scattered(*request, &mut blocks, &mut dirty);
+        }
+        allocated?;
+        // Before the engine is given anything to do with it.
+        dev.vram_ranges.fetch_add(1, Full);
+        tell_use(dev, &vram);
+    }
+    match Blocks::take(&mut blocks) {
+        Ok(blocks) => Ok((blocks, dirty)),
+        Err(error) => {
+            free(dev, blocks.as_slice());
+            Err(error.into())
+        }
+    }
+}
+
+/// Frees what [`try_allocate`] has allocated.
+fn free(dev: &SkuaDevice, blocks: &[PageRange]) {
+    let mut vram = dev.vram.lock();
+    for block in blocks {
+        crate::warn_on_once!(vram.free(*block).is_err());
+    }
+    tell_use(dev, &vram);
+    dev.vram_ranges.fetch_sub(1, Full);
 }
