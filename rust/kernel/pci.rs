@@ -359,8 +359,8 @@ impl<D: PciDriver> Adapter<D> {
     /// # Safety
     ///
     /// `dev` must be bound to the driver, and locked (`device_lock()`), as the bus calls the
-    /// callbacks of a driver (`drivers/base/power/main.c`, `pci_dev_save_and_disable()`): its probe is over,
-    /// and no unbind has begun.
+    /// callbacks of a driver (`drivers/base/power/main.c`, `pci_dev_save_and_disable()`): its probe
+    /// is over, and no unbind has begun.
     unsafe fn tell(dev: *mut bindings::device, what: fn(&drm::Device<D>) -> Result) -> c_int {
         // SAFETY: A bound device; `Device` is `repr(transparent)` over it.
         let dev = unsafe { &*dev.cast::<Device<CoreInternal<'_>>>() };

@@ -738,13 +738,13 @@ enum drm_skua_make_resident_flags {
  * as that has room. What is in a region that it prefers to these is resident there. The device
  * counts how often each was made resident; that ends with the handle.
  *
- * Of the file's own device this is advice: its work runs without, too. Of a device with
- * explicit residency, what may be in VRAM alone is there when the device's work runs if and
- * only if it is resident for it. Together with what may be in VRAM or in the aperture alone
- * that is to be no more than the device's budget: its share of VRAM, which is what other devices with explicit residency do not have
- * resident, and the same as they get if they have more. What would exceed it is refused (-ENOMEM),
- * unless the client says that it can trim no further; &bytes_to_trim is what is too much. Budgets
- * change with what others make resident, see &struct drm_skua_event_trim.
+ * Of the file's own device this is advice: its work runs without, too. Of a device with explicit
+ * residency, what may be in VRAM alone is there when the device's work runs if and only if it is
+ * resident for it. Together with what may be in VRAM or in the aperture alone that is to be no more
+ * than the device's budget: its share of VRAM, which is what other devices with explicit residency
+ * do not have resident, and the same as they get if they have more. What would exceed it is refused
+ * (-ENOMEM), unless the client says that it can trim no further; &bytes_to_trim is what is too
+ * much. Budgets change with what others make resident, see &struct drm_skua_event_trim.
  *
  * Content and addresses stay. All work that is submitted after the call waits for the
  * moves by itself, but work of this device if it has explicit residency: what that uses of
@@ -1282,9 +1282,9 @@ struct drm_skua_bind_op {
  * take the client, or its user, above its part of system memory (see &struct drm_skua_bo_create);
  * -EOPNOTSUPP to map a fence where the GPU does not reach all memory; -ENOSPC if 4096 binds of the
  * address space wait or are held, with those of @context that are, and with what is unmapped since
- * it was destroyed; -E2BIG if copies come to more than 4096 mappings, of those that are there before
- * the bind or that it makes;
- * -ECANCELED if the device was destroyed meanwhile, or @context takes no more work.
+ * it was destroyed; -E2BIG if copies come to more than 4096 mappings, of those that are there
+ * before the bind or that it makes; -ECANCELED if the device was destroyed meanwhile, or @context
+ * takes no more work.
  */
 struct drm_skua_vm_bind {
 	/** @vm: Handle of the address space. */
