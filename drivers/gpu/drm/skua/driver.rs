@@ -270,7 +270,6 @@ impl PciDriver for SkuaDriver {
     }
 
     fn reset_done(dev: &SkuaDevice) {
-        dev.resets.end_by_bus();
         dev.was_reset();
     }
 }

@@ -2,8 +2,9 @@
 
 //! The heap that [`crate::policy`] draws from: the kernel's `KVVec` and `KBox`.
 //!
-//! What grows here grows at a client's wish, and counts against that client's memory cgroup. A wish
-//! that cannot be met is an error of the client's, about which the log says nothing.
+//! What grows here grows at a client's wish, and counts against that client's memory cgroup, but for
+//! what is the driver's own. A wish that cannot be met is an error of the client's, about which the
+//! log says nothing.
 
 use crate::policy::heap::{
     FallibleVec,
@@ -20,29 +21,45 @@ pub(crate) fn client_flags() -> Flags {
     GFP_KERNEL_ACCOUNT | __GFP_NOWARN
 }
 
-/// `policy`'s memory in the driver.
-pub(crate) struct KernelHeap;
+/// `policy`'s memory in the driver, of which a client decides how much that is.
+pub(crate) type KernelHeap = HeapOf<false>;
 
-impl Heap for KernelHeap {
-    type Vec<T> = Elements<T>;
+/// The same for what is the driver's own, of which there is no more than the device has of what it
+/// is about. Others wait for it with a lock, and are not to wait for what a client's control group
+/// has that wait.
+pub(crate) type DriverHeap = HeapOf<true>;
+
+/// Memory of the driver's `OWN`, or a client's.
+pub(crate) struct HeapOf<const OWN: bool>;
+
+impl<const OWN: bool> Heap for HeapOf<OWN> {
+    type Vec<T> = Elements<T, OWN>;
     type Box<T> = KBox<T>;
 
     fn boxed<T>(value: T) -> Result<KBox<T>, OutOfMemory> {
-        KBox::new(value, client_flags()).map_err(|_| OutOfMemory)
+        KBox::new(value, flags(OWN)).map_err(|_| OutOfMemory)
     }
 }
 
-/// A `KVVec` that grows by [`client_flags`], or not at all.
-pub(crate) struct Elements<T> {
+fn flags(own: bool) -> Flags {
+    match own {
+        true => GFP_KERNEL | __GFP_NOWARN,
+        false => client_flags(),
+    }
+}
+
+/// A `KVVec` that grows by the flags of its heap, or not at all.
+pub(crate) struct Elements<T, const OWN: bool = false> {
     /// The elements.
     list: KVVec<T>,
     /// Whether it may grow.
     grows: bool,
+    /// Whether it was to, and may not.
+    is_too_short: bool,
 }
 
 impl<T> Elements<T> {
-    /// One that takes `most` elements, and asks for no more memory: for where others wait, who are
-    /// not to wait for what a client's control group has that wait.
+    /// One that takes `most` elements, and asks for no more memory: to be filled with a lock held.
     pub(crate) fn fixed(most: usize) -> Result<Self, OutOfMemory> {
         let list = Self::with_capacity(most)?;
         Ok(Self {
@@ -50,22 +67,29 @@ impl<T> Elements<T> {
             ..list
         })
     }
+
+    /// Whether more was to be put into it than it takes.
+    pub(crate) fn is_too_short(&self) -> bool {
+        self.is_too_short
+    }
 }
 
-impl<T> FallibleVec<T> for Elements<T> {
+impl<T, const OWN: bool> FallibleVec<T> for Elements<T, OWN> {
     fn new() -> Self {
         Self {
             list: KVVec::new(),
             grows: true,
+            is_too_short: false,
         }
     }
 
     fn reserve(&mut self, additional: usize) -> Result<(), OutOfMemory> {
         if !self.grows && additional > self.list.capacity().saturating_sub(self.list.len()) {
+            self.is_too_short = true;
             return Err(OutOfMemory);
         }
         self.list
-            .reserve(additional, client_flags())
+            .reserve(additional, flags(OWN))
             .map_err(|_| OutOfMemory)
     }
 

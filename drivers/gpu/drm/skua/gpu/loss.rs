@@ -90,11 +90,14 @@ impl Gpu {
         }
     }
 
-    /// Somebody else has reset the device, which has forgotten what it was told, and what was in
-    /// VRAM: it is reset once more, as if it had done so by itself, for which this waits. Process
-    /// context, bound.
+    /// Its bus has reset the device, which has forgotten what it was told, and what was in VRAM: it
+    /// is reset once more, as if it had done so by itself, for which this waits. Process context,
+    /// bound.
     pub(crate) fn was_reset(&self) {
-        self.suspect(self.hw.generation());
+        // First: who waits to reset it does so for this, too.
+        let generation = self.hw.generation();
+        self.resets.end_by_bus();
+        self.suspect(generation);
         let _ = self.wait_for_resets();
     }
 

@@ -214,17 +214,16 @@ pub(crate) fn allocate(
             Err(lack) => lack,
             Ok(found) => return Ok(found),
         };
-        if core::mem::take(&mut is_first) {
+        let clear = dev.last_clear().filter(|fence| !fence.is_signaled());
+        if let Some(fence) = clear.filter(|_| core::mem::take(&mut is_first)) {
             // Or in what nobody has any more, but that is still being cleared: what is copied out
             // instead is so behind that.
-            if let Some(fence) = dev.last_clear() {
-                within(moment(), patience, |left| {
-                    match finish(dev, &[fence], left) {
-                        Err(error) if error == ENOSPC => Ok(()),
-                        done => done,
-                    }
-                })?;
-            }
+            within(moment(), patience, |left| {
+                match finish(dev, &[fence], left) {
+                    Err(error) if error == ENOSPC => Ok(()),
+                    done => done,
+                }
+            })?;
             continue;
         }
         limit = match lack {
@@ -330,7 +329,10 @@ pub(crate) fn tell_no_room(
 pub(crate) fn wait(fence: &Fence, patience: &mut Jiffies) -> Result {
     match fence.wait_timeout(*patience) {
         Ok(left) => *patience = left,
-        Err(error) if error == ETIME => return Err(ENOSPC),
+        Err(error) if error == ETIME => {
+            *patience = 0;
+            return Err(ENOSPC);
+        }
         Err(error) => return Err(error),
     }
     Ok(())
@@ -508,10 +510,7 @@ pub(crate) fn wait_for_all(
     };
     let is_part = limit < *patience;
     within(limit, patience, |left| match finish(dev, moves, left) {
-        Err(error) if error == ENOSPC && is_part => {
-            *left = 0;
-            Ok(())
-        }
+        Err(error) if error == ENOSPC && is_part => Ok(()),
         result => result,
     })?;
     Ok(!moves.is_empty())

@@ -26,7 +26,10 @@ use crate::{
         trace, //
     },
     gpu::SkuaDevice,
-    kernel_heap::KernelHeap,
+    kernel_heap::{
+        DriverHeap,
+        KernelHeap, //
+    },
     memory::{
         clearer::Pause,
         host_aperture, //
@@ -71,7 +74,7 @@ use kernel::{
 pub(crate) type BlockList = <KernelHeap as Heap>::Vec<PageRange>;
 
 /// The allocator of one device's VRAM.
-pub(crate) type Pages = Buddy<KernelHeap>;
+pub(crate) type Pages = Buddy<DriverHeap>;
 
 /// An allocator for `bytes` bytes of VRAM. `ENOMEM`, `EINVAL`.
 pub(crate) fn pages(bytes: u64) -> Result<Pages> {
@@ -413,50 +416,52 @@ fn allocate(
     preferred: &Scattered,
     request: &Scattered,
 ) -> Result<(Blocks<KernelHeap>, BlockList), BuddyError> {
+    // There are no more pieces than pages.
     let most = usize::try_from(request.pages.0).unwrap_or(usize::MAX);
     let mut room = 4;
     loop {
-        match try_allocate(dev, preferred, request, room) {
-            // With the lock held nothing grows.
-            Err(BuddyError::OutOfMemory) if room < most => room = room.saturating_mul(4),
-            allocated => return allocated,
+        let (mut blocks, mut dirty) = (BlockList::fixed(room)?, BlockList::fixed(room)?);
+        match list(dev, preferred, request, &mut blocks, &mut dirty) {
+            Err(BuddyError::OutOfMemory) if blocks.is_too_short() || dirty.is_too_short() => {
+                room = room.saturating_mul(4).min(most);
+                continue;
+            }
+            listed => listed?,
         }
+        return match Blocks::take(&mut blocks) {
+            Ok(blocks) => Ok((blocks, dirty)),
+            Err(error) => {
+                free(dev, blocks.as_slice());
+                Err(error.into())
+            }
+        };
     }
 }
 
-/// Does that, if that is not more than `room` blocks, and as many that are not clean:
-/// [`BuddyError::OutOfMemory`] as well if it is.
-fn try_allocate(
+/// Does that, as far as there is room in the lists for what it is made of, and what is not clean.
+fn list(
     dev: &SkuaDevice,
     preferred: &Scattered,
     request: &Scattered,
-    room: usize,
-) -> Result<(Blocks<KernelHeap>, BlockList), BuddyError> {
-    let (mut blocks, mut dirty) = (BlockList::fixed(room)?, BlockList::fixed(room)?);
-    {
-        let mut vram = dev.vram.lock();
-        let mut allocated = Err(BuddyError::NoSpace);
-        if preferred.within.pages.0 > 0 {
-            allocated = vram.alloc_scattered(*preferred, &mut blocks, &mut dirty);
-        }
-        if allocated == Err(BuddyError::NoSpace) {
-            allocated = vram.alloc_scattered(*request, &mut blocks, &mut dirty);
-        }
-        allocated?;
-        // Before the engine is given anything to do with it.
-        dev.vram_ranges.fetch_add(1, Full);
-        tell_use(dev, &vram);
+    blocks: &mut BlockList,
+    dirty: &mut BlockList,
+) -> Result<(), BuddyError> {
+    let mut vram = dev.vram.lock();
+    let mut allocated = Err(BuddyError::NoSpace);
+    if preferred.within.pages.0 > 0 {
+        allocated = vram.alloc_scattered(*preferred, blocks, dirty);
     }
-    match Blocks::take(&mut blocks) {
-        Ok(blocks) => Ok((blocks, dirty)),
-        Err(error) => {
-            free(dev, blocks.as_slice());
-            Err(error.into())
-        }
+    if allocated == Err(BuddyError::NoSpace) {
+        allocated = vram.alloc_scattered(*request, blocks, dirty);
     }
+    allocated?;
+    // Before the engine is given anything to do with it.
+    dev.vram_ranges.fetch_add(1, Full);
+    tell_use(dev, &vram);
+    Ok(())
 }
 
-/// Frees what [`try_allocate`] has allocated.
+/// Frees what [`list`] has allocated.
 fn free(dev: &SkuaDevice, blocks: &[PageRange]) {
     let mut vram = dev.vram.lock();
     for block in blocks {

@@ -561,6 +561,8 @@ impl AlarmHandler for Watch {
             };
             match self.ask(index, engine) {
                 Finding::Fine => (),
+                // All that it has is about to end.
+                Finding::Wrong(..) if dev.resets.is_by_bus() => (),
                 Finding::Doubtful => {
                     if dev.check_presence().is_err() {
                         return None;
