@@ -2,9 +2,9 @@
 
 //! The heap that [`crate::policy`] draws from: the kernel's `KVVec` and `KBox`.
 //!
-//! What grows here grows at a client's wish, and counts against that client's memory cgroup, but for
-//! what is the driver's own. A wish that cannot be met is an error of the client's, about which the
-//! log says nothing.
+//! What grows here grows at a client's wish, and counts against that client's memory cgroup, but
+//! for what is the driver's own. A wish that cannot be met is an error of the client's, about which
+//! the log says nothing.
 
 use crate::policy::heap::{
     FallibleVec,
