@@ -214,8 +214,9 @@ pub(crate) fn allocate(
             Err(lack) => lack,
             Ok(found) => return Ok(found),
         };
-        let clear = dev.last_clear().filter(|fence| !fence.is_signaled());
-        if let Some(fence) = clear.filter(|_| core::mem::take(&mut is_first)) {
+        let clear = dev.last_clear();
+        if let Some(fence) = clear.filter(|fence| is_first && !fence.is_signaled()) {
+            is_first = false;
             // Or in what nobody has any more, but that is still being cleared: what is copied out
             // instead is so behind that.
             within(moment(), patience, |left| {
