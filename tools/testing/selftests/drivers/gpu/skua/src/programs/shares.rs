@@ -355,7 +355,7 @@ fn row_2_20_short_packets_make_room_each_time() {
     assert!(!last.has_ended(), "nothing was overtaken");
     println!("# {made_room:?} times in {ROUNDS} rounds");
     // The ring may just be empty.
-    assert!(made_room[1] + 2 >= ROUNDS, "{made_room:?}");
+    assert!(made_room[1] + 1 >= ROUNDS, "{made_room:?}");
     assert_eq!(rig.context_destroy(low), Ok(()));
     let _ = last.wait();
 }
