@@ -62,6 +62,11 @@ impl<H: Heap> ApertureSegment<H> {
         Ok(Self { pages, total })
     }
 
+    /// Pages of the window that it has pages in.
+    pub fn window(&self) -> PageCount {
+        self.pages.as_ref().map_or(PageCount(0), Buddy::total)
+    }
+
     /// Pages of the segment.
     pub fn total(&self) -> PageCount {
         PageCount(self.total)
@@ -108,19 +113,9 @@ impl<H: Heap> ApertureSegment<H> {
             .free(range)
     }
 
-    /// A plan of room for a piece of `pages` pages, with what is free.
-    ///
-    /// # Errors
-    ///
-    /// [`BuddyError::OutOfMemory`].
-    pub fn plan(&self, pages: PageCount) -> Result<Plan<H>, BuddyError> {
-        let total = self.pages.as_ref().map_or(0, |buddy| buddy.total().0);
-        let len = usize::try_from(total).map_err(|_| BuddyError::Invalid)?;
-        let mut plan = Plan {
-            runs: FallibleVec::filled_with(len, || 0)?,
-            pages: pages.0,
-            piece: None,
-        };
+    /// The `plan`, which is a new one for [`Self::window`], with what is free. Allocates nothing.
+    pub fn plan<P: Heap>(&self, mut plan: Plan<P>) -> Plan<P> {
+        let total = self.window().0;
         let mut next = 0;
         while next < total {
             let free = self.pages.as_ref().and_then(|buddy| buddy.free_block(next));
@@ -133,7 +128,7 @@ impl<H: Heap> ApertureSegment<H> {
                 None => next.saturating_add(1),
             };
         }
-        Ok(plan)
+        plan
     }
 }
 
@@ -142,13 +137,13 @@ impl<H: Heap> ApertureSegment<H> {
 /// # Examples
 ///
 /// ```
-/// use skua_policy::aperture_segment::ApertureSegment;
+/// use skua_policy::aperture_segment::{ApertureSegment, Plan};
 /// use skua_policy::buddy::{BuddyError, PageCount, PageRange};
 /// use skua_policy::std_heap::StdHeap;
 ///
 /// let mut segment = ApertureSegment::<StdHeap>::new(PageCount(64), PageCount(0))?;
 /// let objects = [(); 4].map(|()| segment.alloc(PageCount(16)));
-/// let mut plan = segment.plan(PageCount(32))?;
+/// let mut plan = segment.plan(Plan::<StdHeap>::new(segment.window(), PageCount(32))?);
 /// plan.add(objects[0]?);
 /// plan.add(objects[3]?);
 /// assert_eq!(plan.piece(), None);
@@ -167,6 +162,20 @@ pub struct Plan<H: Heap> {
 }
 
 impl<H: Heap> Plan<H> {
+    /// Of room for a piece of `pages` pages in a `window` of which nothing would be free.
+    ///
+    /// # Errors
+    ///
+    /// [`BuddyError::OutOfMemory`]; [`BuddyError::Invalid`] for more than an address can tell.
+    pub fn new(window: PageCount, pages: PageCount) -> Result<Self, BuddyError> {
+        let len = usize::try_from(window.0).map_err(|_| BuddyError::Invalid)?;
+        Ok(Self {
+            runs: FallibleVec::filled_with(len, || 0)?,
+            pages: pages.0,
+            piece: None,
+        })
+    }
+
     /// Who has `range` would leave. Nothing happens if that was said before.
     pub fn add(&mut self, range: PageRange) {
         let pages = range.pages.0;

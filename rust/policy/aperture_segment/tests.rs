@@ -132,7 +132,7 @@ proptest! {
         // Who is there while the plan is made, and leaves twice, or before.
         let gone = there.swap_remove(0);
         segment.free(gone).expect("it was handed out");
-        let mut plan = segment.plan(PageCount(pages)).expect("memory");
+        let mut plan = plan(&segment, pages);
         let free = |segment: &TestSegment| (0..128).map(|page| {
             segment.pages.as_ref().expect("pages").free_block(page).is_some()
         }).collect::<Vec<bool>>();
@@ -159,10 +159,15 @@ proptest! {
     }
 }
 
+fn plan(segment: &TestSegment, pages: u64) -> Plan<StdHeap> {
+    let plan = Plan::new(segment.window(), PageCount(pages));
+    segment.plan(plan.expect("memory"))
+}
+
 #[test]
 fn a_plan_refuses_what_is_not_there() {
     let segment = segment(16, 16);
-    let mut plan = segment.plan(PageCount(4)).expect("memory");
+    let mut plan = plan(&segment, 4);
     for range in [
         PageRange::new(14, 4),
         PageRange::new(0, 0),

@@ -21,6 +21,11 @@ pub(crate) fn client_flags() -> Flags {
     GFP_KERNEL_ACCOUNT | __GFP_NOWARN
 }
 
+/// How memory is allocated that is the driver's own, as [`DriverHeap`]'s.
+pub(crate) fn own_flags() -> Flags {
+    GFP_KERNEL | __GFP_NOWARN
+}
+
 /// `policy`'s memory in the driver, of which a client decides how much that is.
 pub(crate) type KernelHeap = HeapOf<false>;
 
@@ -43,7 +48,7 @@ impl<const OWN: bool> Heap for HeapOf<OWN> {
 
 fn flags(own: bool) -> Flags {
     match own {
-        true => GFP_KERNEL | __GFP_NOWARN,
+        true => own_flags(),
         false => client_flags(),
     }
 }

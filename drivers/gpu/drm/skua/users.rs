@@ -7,10 +7,13 @@
 //! the effective user that opened the file, whether or not the file is still open; how many that
 //! may be [`Quota::of_user`] says.
 //!
-//! Lock: `known`, a mutex under which a user is allocated.
+//! Lock: `known`, a mutex under which the list of users grows.
 
 use crate::{
-    kernel_heap::client_flags,
+    kernel_heap::{
+        client_flags,
+        own_flags, //
+    },
     quota::Quota, //
 };
 use kernel::{
@@ -122,24 +125,25 @@ impl Users {
 
     /// The running process opens a file. `ENOMEM`.
     pub(crate) fn open(&self) -> Result<Opener> {
-        let uid = Kuid::current_euid();
+        // Before the lock, for which others wait: it is for the process, and mostly not needed.
+        let new = User {
+            uid: Kuid::current_euid(),
+            files: Atomic::new(0),
+            quotas: self.all.of_user()?,
+        };
+        let new = Arc::new(new, client_flags())?;
         let mut known = self.known.lock();
         known.retain(|user| user.files.load(Relaxed) > 0 || !user.quotas.are_over());
-        let user = match known.iter().find(|user| user.uid == uid) {
+        let user = match known.iter().find(|user| user.uid == new.uid) {
             Some(user) => user.clone(),
             None => {
-                let user = User {
-                    uid,
-                    files: Atomic::new(0),
-                    quotas: self.all.of_user()?,
-                };
-                let user = Arc::new(user, client_flags())?;
-                known.push(user.clone(), client_flags())?;
-                user
+                known.push(new.clone(), own_flags())?;
+                new.clone()
             }
         };
         // No wrap: there are not so many files.
         user.files.fetch_add(1, Relaxed);
+        drop(known);
         Ok(Opener(user))
     }
 }

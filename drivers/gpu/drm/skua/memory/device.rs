@@ -34,7 +34,7 @@ use crate::{
         SkuaDevice,
         SkuaDriver, //
     },
-    kernel_heap::client_flags,
+    kernel_heap::own_flags,
     memory::{
         bo::{
             Bo,
@@ -153,7 +153,8 @@ impl ClientDevice {
         )?;
         if explicit.is_some() {
             let mut accounts = dev.budgets.accounts.lock();
-            accounts.push(account.clone(), client_flags())?;
+            // There are few, and others wait for the lock.
+            accounts.push(account.clone(), own_flags())?;
         }
         let device = Self {
             dev: dev.into(),

@@ -38,7 +38,10 @@ use crate::{
         trace, //
     },
     gpu::SkuaDevice,
-    kernel_heap::KernelHeap,
+    kernel_heap::{
+        DriverHeap,
+        KernelHeap, //
+    },
     memory::{
         bo::{
             Bo,
@@ -57,7 +60,8 @@ use crate::{
     policy::{
         aperture_segment::{
             self,
-            ApertureSegment, //
+            ApertureSegment,
+            Plan, //
         },
         buddy::{
             BuddyError,
@@ -102,7 +106,7 @@ use kernel::{
 };
 
 /// Who has which pages of the window.
-pub(crate) type Window = ApertureSegment<KernelHeap>;
+pub(crate) type Window = ApertureSegment<DriverHeap>;
 /// What of the window there is to be room in.
 type Room = aperture_segment::Room<KernelHeap>;
 
@@ -295,8 +299,10 @@ fn make_room(
     bytes: u64,
     patience: &mut Jiffies,
 ) -> Result<bool> {
-    let plan = dev.gart.lock().plan(PageCount(bytes / PAGE_BYTES));
-    let plan = plan.map_err(errno)?;
+    // It is always as large; the memory before the lock, for which all others wait.
+    let window = dev.gart.lock().window();
+    let plan = Plan::new(window, PageCount(bytes / PAGE_BYTES)).map_err(errno)?;
+    let plan = dev.gart.lock().plan(plan);
     if plan.piece().is_some() {
         // Somebody was faster.
         return Ok(true);

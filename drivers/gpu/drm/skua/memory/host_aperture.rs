@@ -149,8 +149,9 @@ pub(crate) fn map(
     if count == 0 {
         return Err(FaultError::Sigbus);
     }
+    let lists = Lists::new(count)?;
     let mut window = dev.host_aperture.lock();
-    reveal(dev, &aperture, &mut window, bo, range, first, count)?;
+    reveal(dev, &aperture, &mut window, bo, range, first, lists)?;
     for ahead in 0..count {
         let offset = spot(&aperture, range, first + ahead).and_then(|spot| {
             let page = u64::from(window.find(spot.page)?);
@@ -259,8 +260,30 @@ pub(crate) fn hold(dev: &SkuaDevice, bo: &Bo) {
     drop(range);
 }
 
-/// Has the aperture show page `first` of `bo`, which is in `range`, and those of the `count` from
-/// there on for which there are pages that show nothing, or, if it goes on where the last one
+/// What a fault finds, for so many pages of it, in memory from before the lock is taken for which
+/// others wait.
+struct Lists {
+    /// What pages of the aperture are to show.
+    new: KVec<AperturePage>,
+    /// Pages of it that showed something else.
+    taken: KVec<u32>,
+    /// Those that stay, as this fault is about them.
+    own: KVec<u32>,
+}
+
+impl Lists {
+    /// For `count` pages each. `ENOMEM`.
+    fn new(count: usize) -> Result<Self> {
+        Ok(Self {
+            new: KVec::with_capacity(count, client_flags())?,
+            taken: KVec::with_capacity(count, client_flags())?,
+            own: KVec::with_capacity(count, client_flags())?,
+        })
+    }
+}
+
+/// Has the aperture show page `first` of `bo`, which is in `range`, and those from there on, as many
+/// as the `lists` are for, for which there are pages that show nothing, or, if it goes on where the last one
 /// ended, that can be taken back. `ENOMEM`, `EIO`, `ENODEV`.
 fn reveal(
     dev: &SkuaDevice,
@@ -269,7 +292,7 @@ fn reveal(
     bo: &Bo,
     range: &VramRange,
     first: usize,
-    count: usize,
+    lists: Lists,
 ) -> Result {
     dev.check_health()?;
     // Who frees it gives back what is shown from now on.
@@ -278,10 +301,12 @@ fn reveal(
     let before = first.checked_sub(1);
     let before = before.and_then(|page| window.find(spot(aperture, range, page)?.page));
     let goes_on = before.is_some_and(|at| window.is_last(at));
-    let mut new = KVec::with_capacity(count, client_flags())?;
-    let mut taken = KVec::with_capacity(count, client_flags())?;
-    // What this fault is about stays.
-    let mut own = KVec::with_capacity(count, client_flags())?;
+    let Lists {
+        mut new,
+        mut taken,
+        mut own,
+    } = lists;
+    let count = own.capacity();
     let mut choose = || -> Result {
         for page in (first..).take(count) {
             let Some(spot) = spot(aperture, range, page) else {

@@ -104,9 +104,10 @@ impl Gpu {
             return Ok(shown);
         }
         self.look();
-        let plan = self.segment.plan(PageCount(pages.count));
+        let plan = aperture_segment::Plan::new(self.segment.window(), PageCount(pages.count));
         let before = self.in_window();
-        self.aperture.begin(plan.expect("memory"));
+        self.aperture
+            .begin(self.segment.plan(plan.expect("memory")));
         let made = aperture_segment::make_room(&mut self.aperture, pages.count);
         let gone = self.aperture.end(before);
         let made = made == Ok(true);
