@@ -84,7 +84,8 @@ impl OwnedQueue {
         if nice == Nice::High {
             flags |= bindings::wq_flags_WQ_HIGHPRI;
         }
-        let mut active = 0;
+        // One user's that are stuck are not to be in the way of others'.
+        let mut active = bindings::wq_consts_WQ_MAX_ACTIVE as i32;
         if order == Order::Ordered {
             // `alloc_ordered_workqueue()`
             flags |= bindings::wq_flags___WQ_ORDERED;
