@@ -10,8 +10,9 @@
 //! pass   class (what nothing keeps ─▶ what is resident ─▶ what a group keeps while there is other)
 //!          └─▶ rank (what is offered, then the lowest level first)
 //!             └─▶ what is idle, then what is in use
-//!                └─▶ the list: what was used longest ago first, but of what is near and of what
-//!                    was used last what costs less
+//!                └─▶ what keeps its place in the list, then what work has used since it came there
+//!                   └─▶ what was used longest ago first, but of what is near and of what was used
+//!                       last what costs less
 //! ```
 //!
 //! What one *costs* is how many bytes are copied for each byte of room that its leaving makes, in
@@ -30,6 +31,11 @@
 //! The lists are walked once, from their heads as far as needed. Those who may leave but not yet,
 //! since others may come before them, are remembered; nothing is of what stays. So what is idle and
 //! nothing keeps is found at once, as it mostly is, and all else by one look at each object.
+//!
+//! Work uses all that its address space maps, however much that is, so it puts none of it in another
+//! place. Who looks for room and meets what was *used since* it came to its place takes the others
+//! first, and has it go behind them at the end. Where nearly all was used since, not all are looked
+//! at: of so many that were met who was used longest ago leaves.
 //!
 //! # Examples
 //!
@@ -90,6 +96,7 @@
 
 use super::heap::{FallibleVec, Heap, OutOfMemory};
 use super::priority::{Level, Rank};
+use core::cmp::Reverse;
 use core::mem::replace;
 
 #[cfg(test)]
@@ -99,21 +106,38 @@ mod tests;
 /// that is expected later.
 const AHEAD: usize = 8;
 
-/// When an object was used, by a clock that counts the uses of all objects, modulo 2^32.
+/// How many objects that were used since they came to their places a search passes over before it
+/// takes one of them.
+const USED_SINCE: usize = 1024;
+
+/// When an object was used, or an address space by work, by a clock that counts the uses of all of
+/// them, modulo 2^40: what was used longer ago than half of that seems to be used later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uses {
     /// The clock at its last use, or when it was made.
-    last: u32,
-    /// From the use before until the last one; 0 if there was none; [`UNUSED`].
-    interval: u32,
+    last: u64,
+    /// From the use before until the last one, [`LONGEST`] at most; 0 if there was none;
+    /// [`UNUSED`].
+    interval: u64,
 }
 
+/// Bits of the clock.
+const CLOCK_BITS: u32 = 40;
+
 /// The [`Uses::interval`] of an object that was not used yet.
-const UNUSED: u32 = u32::MAX;
+const UNUSED: u64 = u64::MAX >> CLOCK_BITS;
+
+/// The longest [`Uses::interval`] that is told from others.
+const LONGEST: u64 = UNUSED - 1;
+
+/// From one value of the clock to a later one.
+const fn between(earlier: u64, later: u64) -> u64 {
+    later.wrapping_sub(earlier) & (u64::MAX >> (64 - CLOCK_BITS))
+}
 
 impl Uses {
     /// Of an object that was made at `now`, by the count of uses, and not used since.
-    pub const fn new(now: u32) -> Self {
+    pub const fn new(now: u64) -> Self {
         Self {
             last: now,
             interval: UNUSED,
@@ -121,10 +145,10 @@ impl Uses {
     }
 
     /// The same object after one more use, at `now` by the count of uses.
-    pub const fn again(self, now: u32) -> Self {
+    pub fn again(self, now: u64) -> Self {
         let interval = match self.interval {
             UNUSED => 0,
-            _ => self.age(now),
+            _ => self.age(now).min(LONGEST),
         };
         Self {
             last: now,
@@ -132,20 +156,47 @@ impl Uses {
         }
     }
 
+    /// Whether it was used, and nothing was since.
+    pub const fn is_now(self, now: u64) -> bool {
+        self.interval != UNUSED && self.age(now) == 0
+    }
+
+    /// Whether its last use, or that it was made, was before that of `other`.
+    pub fn is_before(self, other: Self) -> bool {
+        (1..1 << (CLOCK_BITS - 1)).contains(&between(self.last, other.last))
+    }
+
+    /// When an object was used that is there for the work of an address space, which was used at
+    /// `work`: as that was, unless it was used in another way later.
+    pub fn with(self, work: Self) -> Self {
+        match work.interval == UNUSED || work.is_before(self) {
+            true => self,
+            false => work,
+        }
+    }
+
+    /// The same, but last used when `other` was.
+    pub const fn until(self, other: Self) -> Self {
+        Self {
+            last: other.last,
+            ..self
+        }
+    }
+
     /// How long ago it was used, or made.
-    const fn age(self, now: u32) -> u32 {
-        now.wrapping_sub(self.last)
+    pub const fn age(self, now: u64) -> u64 {
+        between(self.last, now)
     }
 
     /// How long ago what is used again at `now` was used, if it was.
-    pub fn reuse_distance(self, now: u32) -> Option<u32> {
+    pub fn reuse_distance(self, now: u64) -> Option<u64> {
         (self.interval != UNUSED).then(|| self.age(now))
     }
 
     /// When it is used again: as long after the last use as that was after the one before; if it
     /// was used once, after the `reuse_distance` of what comes back now, if that is not new. It is
     /// not expected any more after that; nothing is for what is new.
-    pub fn next_use(self, now: u32, reuse_distance: Option<u32>) -> NextUse {
+    pub fn next_use(self, now: u64, reuse_distance: Option<u64>) -> NextUse {
         let age = self.age(now);
         let interval = reuse_distance.and_then(|distance| match self.interval {
             UNUSED => None,
@@ -161,27 +212,25 @@ impl Uses {
 
     /// All of it in one word, for [`Uses::from_word`].
     pub const fn word(self) -> u64 {
-        // CAST: it becomes wider.
-        (self.interval as u64) << 32 | self.last as u64
+        self.interval << CLOCK_BITS | between(0, self.last)
     }
 
     /// The value whose [`Uses::word`] is `word`.
     pub const fn from_word(word: u64) -> Self {
-        // CAST: the lower half.
         Self {
-            last: word as u32,
-            interval: (word >> 32) as u32,
+            last: between(0, word),
+            interval: word >> CLOCK_BITS,
         }
     }
 }
 
-/// When an object is used again, in uses of any objects, as far as its past tells.
+/// When an object is used again, by the clock of [`Uses`], as far as its past tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextUse {
     /// It is expected in so many from now on.
-    In(u32),
+    In(u64),
     /// It is not expected, and was not used for so many.
-    NotFor(u32),
+    NotFor(u64),
 }
 
 /// What somebody asks for room for.
@@ -240,6 +289,8 @@ struct Pass {
     rank: usize,
     /// Whether work with it is not over.
     is_busy: bool,
+    /// Whether work has used it since it came to its place.
+    is_used_since: bool,
 }
 
 impl Pass {
@@ -250,6 +301,15 @@ impl Pass {
             is_resident: false,
             rank,
             is_busy: false,
+            is_used_since: false,
+        }
+    }
+
+    /// The one behind [`Pass::first`].
+    const fn second(rank: usize) -> Self {
+        Self {
+            is_used_since: true,
+            ..Self::first(rank)
         }
     }
 
@@ -306,6 +366,15 @@ pub trait Place {
         Level::Minimum
     }
 
+    /// How long ago work used `object`, if it did since that came to its place in its list; never,
+    /// where each use has it go behind the others at once.
+    fn used_since(&self, _object: &Self::Object) -> Option<u64> {
+        None
+    }
+
+    /// Has `object`, which was used since, go behind all others of its list, if it may just now.
+    fn renew(&self, _object: &Self::Object) {}
+
     /// When `object` is used again ([`Uses::next_use`]).
     fn next_use(&self, object: &Self::Object) -> NextUse;
 
@@ -355,6 +424,7 @@ pub fn make_room<P: Place>(place: &mut P, need: Need, missing: u64) -> Result<bo
         search.put_back(one)?;
     }
     search.leave(place, missing)?;
+    search.renew(place);
     Ok(true)
 }
 
@@ -364,7 +434,10 @@ pub fn make_room<P: Place>(place: &mut P, need: Need, missing: u64) -> Result<bo
 ///
 /// As [`Place::facts`] and [`Place::leave`]; for want of memory.
 pub fn leave<P: Place>(place: &mut P, need: Need, missing: u64) -> Result<(), P::Error> {
-    Search::new(place, need).leave(place, missing)
+    let mut search = Search::new(place, need);
+    search.leave(place, missing)?;
+    search.renew(place);
+    Ok(())
 }
 
 /// Calls `f` with those that would leave for [`Need::Needs`], by priority, up to `most`, the first
@@ -392,8 +465,11 @@ pub fn each_next<P: Place>(
 
 /// An object that may leave.
 struct Candidate<O> {
-    /// When it leaves, beside others: in the order of passes, and in one by `number`.
+    /// When it leaves, beside others: in the order of passes, in one by `age`, and of one age by
+    /// `number`.
     pass: Pass,
+    /// How long ago work used it, if that was since it came to its place; else 0.
+    age: u64,
     /// How many were found in the lists before.
     number: usize,
     object: O,
@@ -439,7 +515,7 @@ impl Cost {
     /// makes as much of the `missing` room, and less is copied in the same time. What is expected
     /// and what is not are not compared.
     fn is_less(&self, other: &Self, missing: u64) -> bool {
-        let product = |uses: u32, halves: u64| u64::from(uses.max(1)).saturating_mul(halves);
+        let product = |uses: u64, halves: u64| uses.max(1).saturating_mul(halves);
         let is_less = match (self.next_use, other.next_use) {
             (NextUse::In(mine), NextUse::In(theirs))
             | (NextUse::NotFor(mine), NextUse::NotFor(theirs)) => {
@@ -466,6 +542,10 @@ struct Search<P: Place> {
     later: <P::Heap as Heap>::Vec<Candidate<P::Object>>,
     /// Whether `later` is in that order; adding to it ends that.
     is_sorted: bool,
+    /// The pass of the first of them.
+    first_later: Option<Pass>,
+    /// How many of them are of the [second](Pass::second) pass of the list that it is at.
+    used_since: usize,
     /// Whether those that were used last leave if they are told to.
     is_last_willing: bool,
 }
@@ -479,6 +559,8 @@ impl<P: Place> Search<P> {
             found: 0,
             later: FallibleVec::new(),
             is_sorted: true,
+            first_later: None,
+            used_since: 0,
             is_last_willing: true,
         }
     }
@@ -487,14 +569,17 @@ impl<P: Place> Search<P> {
     fn next(&mut self, place: &P) -> Result<Option<Candidate<P::Object>>, P::Error> {
         loop {
             // What comes is of this pass, or of a later one.
-            let first = Pass::first(self.rank);
+            let first = match self.used_since < USED_SINCE {
+                true => Pass::first(self.rank),
+                // It may be of this one, and is not waited for.
+                false => Pass::second(self.rank),
+            };
             let is_over = self.rank == Rank::ALL.len();
-            let later = self.first_later();
-            if is_over || later.is_some_and(|pass| pass <= first) {
-                return Ok(self.later.pop());
+            if is_over || self.first_later.is_some_and(|pass| pass <= first) {
+                return Ok(self.pop());
             }
             let Some(object) = self.objects.next() else {
-                self.rank += 1;
+                (self.rank, self.used_since) = (self.rank + 1, 0);
                 if let Some(rank) = Rank::ALL.get(self.rank) {
                     self.objects = place.walk(*rank);
                 }
@@ -504,7 +589,7 @@ impl<P: Place> Search<P> {
                 continue;
             };
             self.found += 1;
-            if one.pass == first {
+            if one.pass == Pass::first(self.rank) {
                 return Ok(Some(one));
             }
             self.put_back(one)?;
@@ -542,8 +627,13 @@ impl<P: Place> Search<P> {
             ..pass
         });
         let pass = pass.filter(|pass| !pass.is_busy || pass.may_be_busy(self.need));
+        let used_since = pass.and_then(|_| place.used_since(&object));
         Ok(pass.map(|pass| Candidate {
-            pass,
+            pass: Pass {
+                is_used_since: used_since.is_some(),
+                ..pass
+            },
+            age: used_since.unwrap_or(0),
             number: self.found,
             object,
             bytes: facts.bytes,
@@ -551,19 +641,39 @@ impl<P: Place> Search<P> {
         }))
     }
 
-    /// The pass of the first of those that leave later.
-    fn first_later(&mut self) -> Option<Pass> {
-        let later = self.later.as_mut_slice();
+    /// The first of those that leave later.
+    fn pop(&mut self) -> Option<Candidate<P::Object>> {
         if !replace(&mut self.is_sorted, true) {
-            later.sort_unstable_by_key(|one| core::cmp::Reverse((one.pass, one.number)));
+            let order = |one: &Candidate<_>| Reverse((one.pass, Reverse(one.age), one.number));
+            self.later.as_mut_slice().sort_unstable_by_key(order);
         }
-        later.last().map(|one| one.pass)
+        let one = self.later.pop()?;
+        self.first_later = self.later.as_slice().last().map(|one| one.pass);
+        if one.pass == Pass::second(self.rank) {
+            self.used_since = self.used_since.saturating_sub(1);
+        }
+        Some(one)
+    }
+
+    /// Has `one`, which leaves before all that do later, do so as well. `OutOfMemory`.
+    fn push(&mut self, one: Candidate<P::Object>) -> Result<(), OutOfMemory> {
+        self.first_later = Some(self.first_later.map_or(one.pass, |pass| pass.min(one.pass)));
+        self.used_since += usize::from(one.pass == Pass::second(self.rank));
+        self.later.try_push(one)
     }
 
     /// Has `one` be found, or found again, in its turn. `OutOfMemory`.
     fn put_back(&mut self, one: Candidate<P::Object>) -> Result<(), OutOfMemory> {
         self.is_sorted = false;
-        self.later.try_push(one)
+        self.push(one)
+    }
+
+    /// Has what was passed over, since it was used, go behind the others, in the order of that.
+    fn renew(&mut self, place: &P) {
+        let later = self.later.as_mut_slice();
+        later.sort_unstable_by_key(|one| Reverse(one.age));
+        let used_since = later.iter().filter(|one| one.pass.is_used_since);
+        used_since.for_each(|one| place.renew(&one.object));
     }
 
     /// The one that is to leave: the next, or one that costs less, of the few of its pass behind it
@@ -593,7 +703,7 @@ impl<P: Place> Search<P> {
         for (other, one) in near.into_iter().enumerate().rev() {
             match one {
                 Some(one) if other == at && taken.is_none() => taken = Some(one),
-                Some(one) => self.later.try_push(one)?,
+                Some(one) => self.push(one)?,
                 None => (),
             }
         }

@@ -4,7 +4,7 @@ use super::super::heap::OutOfMemory;
 use super::super::priority::Offer;
 use super::*;
 use crate::std_heap::{until_enough, StdHeap};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::vec;
 use std::vec::Vec;
 
@@ -25,6 +25,8 @@ struct Object {
     /// What it costs if it leaves and is not clean.
     copied: u64,
     next_use: NextUse,
+    /// How long ago work used it, if that was since it came to its place.
+    used_since: Option<u64>,
     state: model::State,
 }
 
@@ -41,6 +43,7 @@ fn object(number: u64, bytes: u64) -> Object {
         is_stuck: false,
         copied: 0,
         next_use: NextUse::NotFor(0),
+        used_since: None,
         state: model::State::default(),
     }
 }
@@ -69,6 +72,8 @@ struct Memory {
     is_taken: bool,
     /// Of who asks for room; none is the lowest.
     level: Option<Level>,
+    /// What has gone behind the others of its list, in order.
+    renewed: RefCell<Vec<u64>>,
 }
 
 impl Memory {
@@ -108,6 +113,14 @@ impl Place for Memory {
     fn walk_back(&self, rank: Rank, many: usize) -> Self::Walk {
         let numbers: Vec<u64> = self.walk(rank).rev().take(many).collect();
         numbers.into_iter()
+    }
+
+    fn used_since(&self, number: &u64) -> Option<u64> {
+        self.find(number).used_since
+    }
+
+    fn renew(&self, number: &u64) {
+        self.renewed.borrow_mut().push(*number);
     }
 
     fn level(&self) -> Level {
@@ -308,7 +321,7 @@ fn what_fits_goes_rather_than_what_is_much_too_large() {
 
 #[test]
 fn what_is_expected_later_goes_before_what_is_expected() {
-    let expected = |uses: &[Option<u32>]| -> Vec<Object> {
+    let expected = |uses: &[Option<u64>]| -> Vec<Object> {
         let objects = (0..).zip(uses).map(|(number, expected)| Object {
             next_use: expected.map_or(NextUse::NotFor(1), NextUse::In),
             ..object(number, 4)
@@ -437,10 +450,10 @@ fn what_is_used_in_turn_is_expected() {
     let made = Uses::new(7);
     assert_eq!(made.reuse_distance(9), None);
     assert_eq!(made.next_use(9, Some(99)), NotFor(2));
-    let once = made.again(u32::MAX);
+    let once = made.again((1 << 40) - 1);
     assert_eq!(once.reuse_distance(4), Some(5));
     // As long as what comes back now was away.
-    let expected = |uses: Uses, now: u32, distance: u32| uses.next_use(now, Some(distance));
+    let expected = |uses: Uses, now: u64, distance: u64| uses.next_use(now, Some(distance));
     assert_eq!(
         (expected(once, 4, 7), expected(once, 4, 5)),
         (In(2), NotFor(5))
@@ -458,6 +471,77 @@ fn what_is_used_in_turn_is_expected() {
     for uses in [made, once, twice] {
         assert_eq!(Uses::from_word(uses.word()), uses);
     }
+}
+
+#[test]
+fn what_work_has_used_since_leaves_in_the_order_of_that() {
+    let mut objects: Vec<Object> = (0..6).map(|number| object(number, 1)).collect();
+    objects[0].used_since = Some(0);
+    objects[1].used_since = Some(7);
+    objects[3].used_since = Some(5);
+    let mut memory = Memory::new(&objects);
+    assert_eq!(make_room(&mut memory, Need::Needs, 4), Ok(true));
+    assert_eq!(memory.left(), [2, 4, 5, 1]);
+    assert_eq!(*memory.renewed.borrow(), [3, 0]);
+    // Nobody who is in use, nor in another list, goes before it for that.
+    objects[2].is_idle = false;
+    objects[5].rank = Rank::Kept(Level::High);
+    assert_eq!(left(&objects, Need::Needs, 6), [4, 1, 3, 0, 2, 5]);
+    // Of those in use the same.
+    objects[1].is_idle = false;
+    objects[3].is_idle = false;
+    assert_eq!(left(&objects, Need::Needs, 6), [4, 0, 2, 1, 3, 5]);
+}
+
+#[test]
+fn not_all_are_looked_at_that_work_has_used_since() {
+    let mut objects: Vec<Object> = (0..9000).map(|number| object(number, 1)).collect();
+    for object in &mut objects {
+        object.used_since = Some(object.number % 1000);
+    }
+    // What is resident does not count, and is not the next to leave.
+    objects[..1500]
+        .iter_mut()
+        .for_each(|object| object.is_resident = true);
+    objects[8999].used_since = None;
+    let mut memory = Memory::new(&objects);
+    assert_eq!(make_room(&mut memory, Need::Prefers, 2), Ok(true));
+    assert_eq!(memory.left(), [1999, 1998]);
+    assert!(memory.looks.get() < 3000, "{:?}", memory.looks);
+    // Those that were met are behind the others then, and it is found.
+    let renewed = memory.renewed.take();
+    memory
+        .objects
+        .retain(|object| !renewed.contains(&object.number));
+    assert!(memory.objects.len() < 9000 - 1000);
+    // If they are needed, all leave.
+    let mut memory = Memory::new(&objects);
+    assert_eq!(make_room(&mut memory, Need::Needs, 9000), Ok(true));
+    assert_eq!((memory.left().len(), memory.left()[7499]), (9000, 8000));
+    assert_eq!(memory.left()[7500], 999);
+}
+
+#[test]
+fn uses_are_before_others() {
+    let last = (1 << 40) - 1;
+    let made = Uses::new(last);
+    let (first, second) = (made.again(last), made.again(3));
+    assert!(first.is_now(last) && !first.is_now(0) && !made.is_now(last));
+    assert!(first.is_before(second) && !second.is_before(first) && made.is_before(second));
+    // For very long.
+    let much_later = first.again(1 << 38);
+    assert!(first.is_before(much_later) && !much_later.is_before(first));
+    assert_eq!(Uses::from_word(much_later.word()), much_later);
+    assert!(!first.is_before(first));
+    // As what uses it, also at the same time; but not as what was only made.
+    assert_eq!([first.with(second), second.with(first)], [second; 2]);
+    assert_eq!(second.with(second.again(3)), second.again(3));
+    assert_eq!(first.with(Uses::new(3)), first);
+    // It is expected as long after that as it was before.
+    let in_turn = second.again(10).until(first.again(20));
+    assert_eq!(in_turn.next_use(20, Some(99)), NextUse::In(7));
+    // Until it was used once, whatever uses it then.
+    assert_eq!(made.until(second).next_use(4, Some(99)), NextUse::NotFor(1));
 }
 
 #[test]

@@ -379,9 +379,9 @@ pub(crate) struct Gpu {
     pub(crate) host_aperture: Mutex<Window>,
     /// Pages of the CPU host aperture that are for what is locked, whether or not they are mapped.
     pub(crate) host_aperture_claimed: Atomic<u64>,
-    /// How many uses of buffer objects there were, modulo 2^32
-    /// ([`Uses`](crate::policy::eviction::Uses)).
-    pub(crate) uses: Atomic<u32>,
+    /// How many uses of buffer objects and address spaces there were
+    /// ([`uses`](crate::memory::uses)).
+    pub(crate) uses: Atomic<u64>,
     /// The allocator of VRAM: which of its pages are free.
     #[pin]
     pub(crate) vram: Mutex<Pages>,

@@ -7,7 +7,7 @@
 //! initialise memory; contexts whose allocations move, which it has engines leave ([`save_areas`]);
 //! and engines, which it asks whether they are idle ([`clearer`]) and whether they need the area of
 //! a context ([`save_areas`]). What clients submit it does not know; that an address space is used,
-//! it sees by fences.
+//! it sees by fences, and is told when ([`uses`]).
 //!
 //! **Why not TTM.** Its rules for faults and moves are kept ([`crate::ext::fault`]), not its code.
 //! The kernel crate has nothing of it, and lets no module make the class of GEM objects that it
@@ -17,7 +17,7 @@
 //!
 //! | about | in |
 //! |---|---|
-//! | what an object is, and its places | [`bo`] (says what is in files of its own), [`clean_copy`] (what is kept when it comes to VRAM), [`evicted`] (what is out) |
+//! | what an object is, and its places | [`bo`] (says what is in files of its own), [`clean_copy`] (what is kept when it comes to VRAM), [`evicted`] (what is out), [`uses`] (when it was used) |
 //! | who counts and keeps it | [`claims`], [`device`] (a client's devices and their budgets), [`save_areas`] |
 //! | the segments | [`vram`], [`gart`] (the aperture segment), [`host_aperture`] (the CPU's window on VRAM) |
 //! | where the GPU finds it | [`vm`] (what is mapped, and binds), [`installed`] (who leads to it), [`page_table`] |
@@ -46,5 +46,6 @@ pub(crate) mod pending_residency;
 pub(crate) mod relocation;
 pub(crate) mod residency;
 pub(crate) mod save_areas;
+pub(crate) mod uses;
 pub(crate) mod vm;
 pub(crate) mod vram;

@@ -52,6 +52,10 @@ use crate::{
         },
         host_aperture,
         installed::Sites,
+        uses::{
+            self,
+            LastUse, //
+        },
         vm::Vm,
         vram::{
             Part,
@@ -59,11 +63,7 @@ use crate::{
         }, //
     },
     policy::{
-        eviction::{
-            Need,
-            NextUse,
-            Uses, //
-        },
+        eviction::Need,
         priority::Level,
         segment_sets::{
             Segment,
@@ -90,8 +90,7 @@ use kernel::{
     sync::{
         atomic::{
             Acquire,
-            Atomic,
-            Relaxed, //
+            Atomic, //
         },
         Arc, //
     },
@@ -172,8 +171,9 @@ pub(crate) struct BoData {
     lockers: Atomic<i16>,
     /// [`DYING`](marks::DYING), set with the reservation locked, and the others of [`marks`].
     marks: Atomic<i8>,
-    /// When it was used: [`Uses::word`].
-    uses: Atomic<u64>,
+    /// When it was used, as far as was counted: work of address spaces is not, but when somebody
+    /// who needs room looks ([`eviction::renew`](super::eviction::renew)).
+    pub(crate) last_use: LastUse,
     /// The ranges of address spaces whose page tables lead to it now, where these lead, and which
     /// address spaces use it.
     #[pin]
@@ -227,7 +227,7 @@ impl DriverObject for BoData {
             residents: Atomic::new(0),
             lockers: Atomic::new(0),
             marks: Atomic::new(0),
-            uses: Atomic::new(Uses::new(dev.uses.load(Relaxed)).word()),
+            last_use: LastUse::new(dev),
             sites <- Sites::new(),
         })
     }
@@ -510,26 +510,9 @@ impl BoData {
         !bo.is_locked() || range.is_visible() || host_aperture::claim(range.dev(), bo)
     }
 
-    /// Counts a use of the object now, from which its age is told.
-    pub(crate) fn count_use(&self, dev: &SkuaDevice) {
-        let now = dev.uses.fetch_add(1, Relaxed).wrapping_add(1);
-        self.uses.store(self.uses().again(now).word(), Relaxed);
-    }
-
-    /// When it was used last, and before that, in uses of any objects.
-    pub(crate) fn uses(&self) -> Uses {
-        Uses::from_word(self.uses.load(Relaxed))
-    }
-
-    /// For how many uses of any objects it was away that comes back now, if it was used before.
-    pub(crate) fn reuse_distance(&self, dev: &SkuaDevice) -> Option<u32> {
-        self.uses().reuse_distance(dev.uses.load(Relaxed))
-    }
-
-    /// When it is used again, where `reuse_distance` is that of what comes back, if it is not new.
-    pub(crate) fn next_use(&self, dev: &SkuaDevice, reuse_distance: Option<u32>) -> NextUse {
-        let now = dev.uses.load(Relaxed);
-        self.uses().next_use(now, reuse_distance)
+    /// For how many uses it was away that comes back now, if it was used before.
+    pub(crate) fn reuse_distance(&self, dev: &SkuaDevice) -> Option<u64> {
+        self.last_use.get().reuse_distance(uses::now(dev))
     }
 
     /// The region that holds it at the moment.

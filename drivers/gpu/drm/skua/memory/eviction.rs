@@ -59,6 +59,7 @@ use crate::{
             self,
             relocate, //
         },
+        uses,
         vm::for_each_user,
         vram::{
             BlockList,
@@ -75,7 +76,8 @@ use crate::{
             Holders,
             Need,
             NextUse,
-            Place, //
+            Place,
+            Uses, //
         },
         priority::{
             Level,
@@ -154,7 +156,7 @@ pub(crate) struct Wish {
     /// Whether there is no other place for it.
     pub(crate) need: Need,
     /// For how many uses of any objects that was away which is to have it, if it is not new.
-    pub(crate) reuse_distance: Option<u32>,
+    pub(crate) reuse_distance: Option<u64>,
     /// Its priority, which counts if there is another place for it.
     pub(crate) level: Level,
 }
@@ -352,7 +354,7 @@ pub(crate) struct Vram<'a> {
     /// Whether what whose turn it is needs may leave for the aperture, if it may be there.
     is_aperture_other: bool,
     /// For how many uses what needs it was away, if it is not new.
-    reuse_distance: Option<u32>,
+    reuse_distance: Option<u64>,
     /// The priority of what needs room: what is more important stays.
     level: Level,
     /// Fences of the moves under way that make this room, in the order begun.
@@ -441,8 +443,16 @@ impl<'a> Place for Vram<'a> {
         self.level
     }
 
+    fn used_since(&self, bo: &BoRef) -> Option<u64> {
+        used_since(self.dev, bo)
+    }
+
+    fn renew(&self, bo: &BoRef) {
+        renew(self.dev, bo);
+    }
+
     fn next_use(&self, bo: &BoRef) -> NextUse {
-        bo.next_use(self.dev, self.reuse_distance)
+        next_use(self.dev, bo, self.reuse_distance)
     }
 
     fn facts(&self, bo: &BoRef) -> Result<Facts> {
@@ -473,6 +483,7 @@ impl<'a> Place for Vram<'a> {
             true => Victim::Any,
             false => Victim::Idle,
         };
+        note_use_by_work(self.dev, bo);
         let moves = evict(self.dev, self.parent, bo, victim);
         let leaves = left(moves, &mut self.moves)?;
         if leaves && bo.saves_context() {
@@ -684,6 +695,45 @@ pub(crate) fn is_idle(dev: &SkuaDevice, bo: &BoRef) -> bool {
         is_over.then_some(()).ok_or(EBUSY)
     });
     busy_user.is_ok() && resv::is_idle(&**bo, Usage::Bookkeep)
+}
+
+/// When `bo` was used last, also by work of address spaces that needs it to be where it is to be.
+fn last_use(dev: &SkuaDevice, bo: &BoRef) -> Uses {
+    let mut last = bo.last_use.get();
+    let all = for_each_user(dev, bo, |vm| {
+        if vm.device().wants(bo) {
+            last = last.with(vm.last_use.get());
+        }
+        Ok(())
+    });
+    crate::warn_on_once!(all.is_err());
+    last
+}
+
+/// As [`Place::used_since`].
+pub(crate) fn used_since(dev: &SkuaDevice, bo: &BoRef) -> Option<u64> {
+    let last = last_use(dev, bo);
+    let is_since = bo.last_use.get().is_before(last);
+    is_since.then(|| last.age(uses::now(dev)))
+}
+
+/// Has `bo` know when work used it last, where nobody can ask its address spaces any more, or not
+/// for its place.
+fn note_use_by_work(dev: &SkuaDevice, bo: &BoRef) {
+    bo.last_use.set(bo.last_use.get().until(last_use(dev, bo)));
+}
+
+/// As [`Place::renew`]; not while somebody has its reservation locked.
+pub(crate) fn renew(dev: &SkuaDevice, bo: &BoRef) {
+    if let Some(_reserved) = resv::trylock(&**bo) {
+        note_use_by_work(dev, bo);
+        bo::renew(bo);
+    }
+}
+
+/// When `bo` is used again ([`Uses::next_use`]).
+pub(crate) fn next_use(dev: &SkuaDevice, bo: &BoRef, reuse_distance: Option<u64>) -> NextUse {
+    last_use(dev, bo).next_use(uses::now(dev), reuse_distance)
 }
 
 /// Has `bo` move from VRAM to system memory, or to nowhere if it is offered; the fence of that.

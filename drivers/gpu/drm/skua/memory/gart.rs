@@ -387,9 +387,17 @@ impl<'a> Place for Aperture<'a> {
         self.dev.gart.lock().used().0.saturating_mul(PAGE_BYTES)
     }
 
+    fn used_since(&self, bo: &BoRef) -> Option<u64> {
+        eviction::used_since(self.dev, bo)
+    }
+
+    fn renew(&self, bo: &BoRef) {
+        eviction::renew(self.dev, bo);
+    }
+
     /// Nothing is copied when somebody leaves or comes back.
     fn next_use(&self, bo: &BoRef) -> NextUse {
-        bo.next_use(self.dev, None)
+        eviction::next_use(self.dev, bo, None)
     }
 
     fn facts(&self, bo: &BoRef) -> Result<Facts> {

@@ -477,7 +477,7 @@ fn bring_one(
     match relocate(dev, parent, bo, new, None, true, None) {
         // Somebody else was faster, or it is to be destroyed.
         Err(error) if error == EBUSY => Ok(()),
-        result => result.map(|_| bo.count_use(dev)),
+        result => result.map(|_| bo.last_use.count(dev)),
     }
 }
 

@@ -64,6 +64,7 @@ use crate::{
             Site, //
         },
         page_table::PageTable,
+        uses::LastUse,
         vm::{
             map::MapGuard,
             queue::Binds, //
@@ -175,6 +176,8 @@ pub(crate) struct Vm {
     root: Entry,
     /// Where submissions file that they use what is mapped: see [`Vm::reservation`].
     users: Arc<Reservation>,
+    /// When work was submitted that uses what is mapped.
+    pub(crate) last_use: LastUse,
     /// What of it has to be in VRAM and is not: to be brought back before a submission.
     #[pin]
     pub(crate) evicted: Evicted,
@@ -256,6 +259,7 @@ impl Vm {
                 reached: ScopeGuard::new_with_data(reached, let_go),
                 root,
                 users,
+                last_use: LastUse::new(dev),
                 evicted <- Evicted::new(device),
                 fences: FenceContext::new(c"skua", c"bind"),
                 installing <- new_mutex!(false),

@@ -683,7 +683,11 @@ impl Context {
             submission.prepare();
         }
         let order = self.order.lock();
-        if self.check(most)? == 0 {
+        let is_first = self.check(most)? == 0;
+        if let Some(vm) = self.vm() {
+            vm.last_use.count_work(&self.dev);
+        }
+        if is_first {
             // It is the first in the queue: no worker has to arm its gate.
             submission.gate().arm();
         }

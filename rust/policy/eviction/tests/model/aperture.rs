@@ -23,7 +23,7 @@ pub(super) const SEGMENT: u64 = 48;
 pub(super) const OWN: u64 = 3;
 
 /// For how long something was not used; what would be expected in VRAM is not here.
-fn age(next_use: NextUse) -> u32 {
+fn age(next_use: NextUse) -> u64 {
     match next_use {
         NextUse::In(uses) | NextUse::NotFor(uses) => uses,
     }

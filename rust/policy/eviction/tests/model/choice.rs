@@ -26,16 +26,23 @@ pub(super) fn may_leave(object: &Object, need: Need, level: Level) -> bool {
 }
 
 /// How late an object leaves: before all for which this is more.
-fn rank(object: &Object) -> (bool, bool, (bool, u8), bool) {
+fn rank(object: &Object) -> (bool, bool, (bool, u8), bool, bool) {
     let is_low = object.hold() == Hold::Low;
     let order = order(object.rank);
-    (is_low, object.is_resident, order, !object.is_idle)
+    let is_used_since = object.used_since.is_some();
+    (
+        is_low,
+        object.is_resident,
+        order,
+        !object.is_idle,
+        is_used_since,
+    )
 }
 
 /// Whether one object leaves rather than another that was found before, where so much is `needed`.
 fn costs_less(one: &Object, other: &Object, needed: u64) -> bool {
     // How much is copied for what is of use, in the time until it is used again.
-    let cost = |object: &Object, uses: u32| halves(object, needed) as f64 / f64::from(uses.max(1));
+    let cost = |object: &Object, uses: u64| halves(object, needed) as f64 / uses.max(1) as f64;
     let is_less = match (one.next_use, other.next_use) {
         (NextUse::In(mine), NextUse::In(theirs))
         | (NextUse::NotFor(mine), NextUse::NotFor(theirs)) => cost(one, mine) < cost(other, theirs),
@@ -62,7 +69,9 @@ pub(super) fn check_choice(
     may_leave: impl Fn(&Object) -> bool,
     needed: impl Fn(&[Object]) -> u64,
 ) -> Checked {
-    let may = || there.iter().filter(|object| may_leave(object));
+    let mut by_use: Vec<&Object> = there.iter().collect();
+    by_use.sort_by_key(|object| Reverse(object.used_since));
+    let may = || by_use.iter().copied().filter(|object| may_leave(object));
     prop_assert!(chosen.iter().all(&may_leave), "{chosen:?}");
     // In order of rank, and none of a later rank as long as there was one of an earlier.
     prop_assert!(chosen.is_sorted_by_key(rank), "{chosen:?}");

@@ -144,6 +144,7 @@ impl Gpu {
             Change::Hold(hold) => object.hold = hold,
             Change::Level(level) if !is_offered => object.rank = Rank::Kept(level),
             Change::Expect(next_use) => object.next_use = next_use,
+            Change::UseByWork(age) => object.used_since = age,
             Change::Lock(is) => state.is_locked = is && !is_offered,
             Change::Bind(is) if !is_offered => {
                 state.is_bound = is;

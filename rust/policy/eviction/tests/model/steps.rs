@@ -10,6 +10,8 @@ pub(super) enum Change {
     Hold(Hold),
     Level(Level),
     Expect(NextUse),
+    /// Work has used it so long ago, since it came to its place; or not.
+    UseByWork(Option<u64>),
     Lock(bool),
     /// It is bound for the GPU to write, or not any more.
     Bind(bool),
@@ -68,8 +70,9 @@ fn changes() -> impl Strategy<Value = Change> {
     prop_oneof![
         2 => prop::sample::select(holds).prop_map(Change::Hold),
         1 => prop::sample::select(&Level::ALL[..]).prop_map(Change::Level),
-        3 => (0u32..9).prop_map(|uses| Change::Expect(NextUse::In(uses))),
-        3 => (0u32..9).prop_map(|uses| Change::Expect(NextUse::NotFor(uses))),
+        3 => (0u64..9).prop_map(|uses| Change::Expect(NextUse::In(uses))),
+        3 => (0u64..9).prop_map(|uses| Change::Expect(NextUse::NotFor(uses))),
+        3 => prop::option::of(0u64..9).prop_map(Change::UseByWork),
         2 => any::<bool>().prop_map(Change::Lock),
         2 => any::<bool>().prop_map(Change::Bind),
         3 => prop::sample::select(&Offer::ALL[..]).prop_map(Change::Offer),

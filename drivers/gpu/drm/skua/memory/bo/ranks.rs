@@ -76,7 +76,7 @@ pub(crate) const fn vram_rank(rank: priority::Rank) -> u8 {
 /// Says that `bo`, whose reservation the caller has locked, was used just now: it is not the next
 /// to make room for others.
 pub(crate) fn was_used(bo: &Bo) {
-    bo.count_use(bo.dev());
+    bo.last_use.count(bo.dev());
     renew(bo);
 }
 

@@ -13,8 +13,8 @@ use skua_selftests::calls::Calls;
 use skua_selftests::client::{map, signal, unmap, wait, wait_value as wait_for_value};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
-    alone, evict_all, expect_gpu, pattern, place, while_all_is_evicted, while_the_cpu_writes,
-    Numbers,
+    alone, evict_all, expect_gpu, explicit, gone, pattern, place, while_all_is_evicted,
+    while_the_cpu_writes, Numbers,
 };
 use skua_selftests::race::Caller;
 use skua_selftests::raw::{in_child, Child};
@@ -50,6 +50,9 @@ pub(crate) fn main() -> ExitCode {
         a_client_has_one_turn_in_a_round: 120,
         who_waits_for_a_turn_holds_up_no_unplug: 120,
         work_that_needs_nearly_all_gets_it_beside_evictions: 240,
+        who_worked_longest_ago_makes_room: 60 at_rest,
+        work_does_not_use_what_is_not_resident_for_it: 60 at_rest,
+        what_work_uses_all_the_time_stays: 120 at_rest,
         vram_four_times_over_in_turn: 240,
         vram_four_times_over_in_eight_processes: 600,
         killed_processes_leave_nothing: 240,
@@ -169,6 +172,120 @@ fn work_that_needs_nearly_all_gets_it_beside_evictions() {
     let moved = evictions() - before;
     println!("# {moved} objects left VRAM");
     assert!(moved > 100, "{moved}");
+}
+
+/// A word for the GPU to write.
+#[track_caller]
+fn use_by_work(rig: &Rig, va: u64) {
+    assert_eq!(rig.run(Engine::Copy, &[write(va, 1)]), Ok(()));
+}
+
+/// Who has all resident that is left of VRAM, and is the last to make room.
+#[track_caller]
+fn filler() -> Client {
+    let client = Client::new();
+    let device = client.device_create(DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY);
+    let vram = client.region(Place::Vram);
+    let all = client.bo_create(vram.size - vram.used, 0, 1 << vram.id);
+    let (device, all) = (device.expect("DEVICE_CREATE"), all.expect("BO_CREATE"));
+    assert_eq!(client.make_resident_for(device, 0, &[all]), Ok(0));
+    assert_eq!(
+        client.set_priority(&[all], DRM_SKUA_PRIORITY_MAXIMUM),
+        Ok(())
+    );
+    client
+}
+
+/// An object for VRAM alone, and where the GPU finds it; resident, if that is for some device.
+#[track_caller]
+fn bound(rig: &Rig, size: u64, device: Option<u32>) -> (u32, u64) {
+    let vram = 1 << rig.region(Place::Vram).id;
+    let handle = rig.bo_create(size, 0, vram).expect("BO_CREATE");
+    if let Some(device) = device {
+        assert_eq!(rig.make_resident_for(device, 0, &[handle]), Ok(0));
+    }
+    (handle, rig.bound_at_will(handle, size))
+}
+
+/// Not whose objects were bound, or made resident, longest ago.
+fn who_worked_longest_ago_makes_room() {
+    const COUNT: usize = 20;
+    const EXPLICIT: u32 = DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY;
+    let of_device = |mode| {
+        let client = Client::new();
+        let device = client.device_create(mode).expect("DEVICE_CREATE");
+        (Rig::of_device(client, device).having_worked(), device)
+    };
+    for mode in [0, EXPLICIT] {
+        quiet();
+        let rigs = [mode; 2].map(of_device);
+        let sets = rigs.each_ref().map(|(rig, device)| {
+            let device = (mode == EXPLICIT).then_some(*device);
+            (rig, [(); COUNT].map(|()| bound(rig, 64 << 10, device)))
+        });
+        let (other, device) = of_device(EXPLICIT);
+        let _filler = filler();
+        let [(first, ours), (second, theirs)] = &sets;
+        use_by_work(second, theirs[0].1);
+        use_by_work(first, ours[0].1);
+        for made in 1..=COUNT / 2 {
+            bound(&other, 64 << 10, Some(device));
+            let out = sets
+                .each_ref()
+                .map(|(rig, objects)| gone(rig, &objects.map(|it| it.0)));
+            assert_eq!(out, [0, made], "mode {mode}");
+        }
+    }
+}
+
+/// Though that is still mapped.
+fn work_does_not_use_what_is_not_resident_for_it() {
+    quiet();
+    let (rig, device) = explicit();
+    let other = Rig::new().having_worked();
+    let kept = bound(&rig, MIB, Some(device));
+    let given_up = bound(&rig, MIB, Some(device));
+    assert_eq!(rig.evict_for(device, &[given_up.0]), Ok(()));
+    let theirs = other.buffer(Place::Vram, MIB);
+    let _filler = filler();
+    use_by_work(&other, theirs.va);
+    use_by_work(&rig, kept.1);
+    let third = Client::new();
+    let vram = 1 << third.region(Place::Vram).id;
+    assert!(third.bo_create(MIB, 0, vram).is_ok());
+    let places = [
+        place(&rig, kept.0),
+        place(&rig, given_up.0),
+        place(&other, theirs.handle),
+    ];
+    assert_eq!(places, [Place::Vram, Place::System, Place::Vram]);
+}
+
+/// Beside others who need all of VRAM in turn.
+fn what_work_uses_all_the_time_stays() {
+    let (working, idle) = (alone(), Rig::new());
+    let [used, unused] = [&working, &idle].map(|rig| rig.buffer(Place::Vram, MIB));
+    use_by_work(&idle, unused.va);
+    let turn = |what: &str| {
+        let there = place(&working, used.handle);
+        assert_eq!(there, Place::Vram, "after {what}");
+        use_by_work(&working, used.va);
+    };
+    let others: Vec<_> = (0..12)
+        .map(|number| {
+            turn(&format!("object {number} was made"));
+            let rig = Rig::new();
+            let buffer = rig.buffer(Place::Vram, 4 * MIB);
+            (rig, buffer)
+        })
+        .collect();
+    for round in 0..3 {
+        for (number, (rig, buffer)) in (0..).zip(&others) {
+            turn(&format!("that before {number}, round {round}"));
+            use_by_work(rig, buffer.va);
+        }
+    }
+    assert_eq!(place(&idle, unused.handle), Place::System);
 }
 
 fn vram_four_times_over_in_turn() {
