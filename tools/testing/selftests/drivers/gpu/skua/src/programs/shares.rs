@@ -336,14 +336,17 @@ fn row_2_20_short_packets_make_room_each_time() {
     let target = rig.buffer(Place::System, 4096);
     let [low, high, highest] = [-7, 7, 7].map(|priority| context(&rig, priority));
     let preemptions = || Function::first().counters(["driver_preemptions"])[0];
+    let used = || rig.state(low).expect("CONTEXT_STATE").ticks;
     let mut made_room = Vec::new();
     while made_room.len() < 2 * ROUNDS {
         // All of it is queued before any of it begins.
         let hold = Hold::new(&rig);
         let holder = rig.start_in(highest, &[hold.command()]);
         let last = load(&rig, None, low, buffer.va, (SHORT, 40_000_000));
+        let unused = used();
         hold.release();
         assert_eq!(holder.wait(), Ok(()));
+        becomes("it works", || used() > unused);
         while made_room.len() < 2 * ROUNDS {
             let before = preemptions();
             let urgent = rig.start_in(high, &[write(target.va, 1)]);
