@@ -793,6 +793,15 @@ void skua_memcg_put_back(unsigned int over)
 #endif
 }
 
+/* A worker that allocates much piece by piece, for a client, does not sleep for the next. */
+void skua_memcg_spare_worker(void)
+{
+#ifdef CONFIG_MEMCG
+	if (current->flags & PF_KTHREAD)
+		current->memcg_nr_pages_over_high = 0;
+#endif
+}
+
 struct mem_cgroup *skua_memcg_get(void)
 {
 	return get_mem_cgroup_from_mm(current->mm);

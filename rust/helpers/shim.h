@@ -154,6 +154,7 @@ struct mem_cgroup *skua_memcg_set_active(struct mem_cgroup *group);
 void skua_memcg_put(struct mem_cgroup *group);
 unsigned int skua_memcg_set_aside(void);
 void skua_memcg_put_back(unsigned int over);
+void skua_memcg_spare_worker(void);
 
 /* include/linux/shrinker.h, include/linux/list_lru.h */
 struct skua_copies;

@@ -74,6 +74,7 @@
 //! - who makes room, for ten seconds at a time;
 //! - a context's first submission for what the driver itself does, for ten seconds;
 //! - a synchronous destruction, for one second;
+//! - a client that its control group has wait for memory, for a few pages at a time;
 //! - who waits for quick acknowledgements ([`Gpu::wait_for`]).
 //!
 //! Interrupt threads, the workers of [`QUEUE`] and of [`crate::memory::vm::QUEUE`], and the alarms

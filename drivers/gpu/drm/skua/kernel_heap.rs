@@ -6,18 +6,23 @@
 //! for what is the driver's own. A wish that cannot be met is an error of the client's, about which
 //! the log says nothing.
 
-use crate::policy::heap::{
-    FallibleVec,
-    Heap,
-    OutOfMemory, //
+use crate::{
+    ext::memcg,
+    policy::heap::{
+        FallibleVec,
+        Heap,
+        OutOfMemory, //
+    }, //
 };
 use kernel::{
     alloc::Flags,
     prelude::*, //
 };
 
-/// How memory is allocated whose amount a client decides.
+/// How memory is allocated now whose amount a client decides: a worker does not sleep in that
+/// because the client's control group has much.
 pub(crate) fn client_flags() -> Flags {
+    memcg::spare_worker();
     GFP_KERNEL_ACCOUNT | __GFP_NOWARN
 }
 

@@ -23,6 +23,7 @@ use crate::{
             RING_SIZE, //
         }, //
     },
+    kernel_heap::client_flags,
     policy::{
         aperture_table,
         buddy::PageRange,
@@ -454,7 +455,7 @@ impl Hardware {
 
     /// A zeroed page, for a table. `ENOMEM`.
     pub(crate) fn page(parent: &Device<Bound>) -> Result<Coherent<[u64]>> {
-        Coherent::zeroed_slice(parent, ENTRIES, GFP_KERNEL_ACCOUNT)
+        Coherent::zeroed_slice(parent, ENTRIES, client_flags())
     }
 }
 

@@ -8,6 +8,7 @@
 //! Lock: `tables`, a mutex under which nothing is allocated; work that fences depend on takes it.
 
 use crate::{
+    ext::device,
     gpu::SkuaDevice,
     hardware::miniport::Hardware,
     kernel_heap::KernelHeap,
@@ -129,7 +130,8 @@ impl PageTable {
         self.entry
     }
 
-    /// Adds the tables down to `level` for all of `[va, va + len)`. `ENOMEM`; what was added stays.
+    /// Adds the tables down to `level` for all of `[va, va + len)`. `ENOMEM`, `ENODEV`; what was
+    /// added stays.
     pub(crate) fn prepare(
         &self,
         dev: &SkuaDevice,
@@ -170,13 +172,15 @@ impl PageTable {
             let Some(level) = missing else {
                 return Ok(());
             };
+            // There may be many, and the client's control group may have it wait for each few.
+            drop(device::enter(dev).ok_or(ENODEV)?);
             let (node, share) = table(dev, parent, &self.quota, level)?;
             new = Some(KernelHeap::boxed(node)?);
             part = Some(share);
         }
     }
 
-    /// Adds the tables that mapping `run` needs. `ENOMEM`.
+    /// Adds the tables that mapping `run` needs. `ENOMEM`, `ENODEV`.
     pub(crate) fn prepare_run(
         &self,
         dev: &SkuaDevice,

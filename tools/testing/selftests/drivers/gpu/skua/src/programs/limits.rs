@@ -4,6 +4,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -14,8 +15,8 @@ use skua_selftests::cases::Cases;
 use skua_selftests::cgroup::MemoryGroup;
 use skua_selftests::client::{map, signal, signal_value, wait, wait_value as wait_for_value};
 use skua_selftests::events::Trace;
-use skua_selftests::function::Function;
-use skua_selftests::moving::{alone, both, evict_all, press};
+use skua_selftests::function::{Function, Unbound};
+use skua_selftests::moving::{alone, both, evict_all, press, while_again};
 use skua_selftests::race::Hold;
 use skua_selftests::raw::Child;
 use skua_selftests::rig::{fill, wait_value, write};
@@ -23,7 +24,7 @@ use skua_selftests::software_timeline::SoftwareTimeline;
 use skua_selftests::suite::eventually;
 use skua_selftests::witness::quiet;
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
-use skua_uapi::{DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY, DRM_SKUA_OFFER_NORMAL};
+use skua_uapi::{drm_skua_bind_op, DRM_SKUA_DEVICE_EXPLICIT_RESIDENCY, DRM_SKUA_OFFER_NORMAL};
 
 pub(crate) fn main() -> ExitCode {
     suite::main(tests![
@@ -41,6 +42,8 @@ pub(crate) fn main() -> ExitCode {
         nobody_waits_for_who_is_throttled: 240 at_rest,
         nobody_waits_for_who_is_throttled_for_pages: 240 at_rest,
         nobody_waits_for_the_turn_of_who_is_throttled: 240 at_rest,
+        no_worker_sleeps_for_who_is_throttled: 240 at_rest,
+        no_unbind_waits_for_who_is_throttled: 240 at_rest,
         destructions_behind_held_work_are_limited: 60,
         waits_do_not_hold_up_the_drivers_own_work: 120,
         vram_in_thousands_of_pieces_is_cleared: 240 at_rest,
@@ -434,9 +437,7 @@ fn nobody_waits_for_who_is_throttled() {
 
     let group = MemoryGroup::enter();
     let directory = format!("/sys/fs/cgroup/skua-{}", std::process::id());
-    let ops: Vec<_> = (1..=1024)
-        .map(|n| map(small, 0, (1 << 40) + (n << 30), 4096))
-        .collect();
+    let ops = many_tables(small);
     let charged = group.current();
     let throttled = Child::start(|| {
         fs::write(directory + "/memory.high", "0").expect("memory.high");
@@ -552,6 +553,67 @@ fn nobody_waits_for_the_turn_of_who_is_throttled() {
     throttled.kill();
     throttled.wait();
     assert!(own.wait(), "its own work");
+}
+
+/// Its control group would have a client wait for each of many tables of these.
+fn many_tables(small: u32) -> Vec<drm_skua_bind_op> {
+    (1..=1024)
+        .map(|n| map(small, 0, (1 << 40) + (n << 30), 4096))
+        .collect()
+}
+
+/// What a worker has called that sleeps for a control group which has much.
+fn throttled_worker() -> Option<String> {
+    let processes = fs::read_dir("/proc").expect("processes").flatten();
+    let read = |process: &Path, file: &str| fs::read_to_string(process.join(file)).ok();
+    processes.map(|process| process.path()).find_map(|process| {
+        read(&process, "comm").filter(|name| name.starts_with("kworker"))?;
+        read(&process, "stack").filter(|stack| stack.contains("mem_cgroup_handle_over_high"))
+    })
+}
+
+/// The client's bind is done by a worker, when the client has gone on.
+fn no_worker_sleeps_for_who_is_throttled() {
+    let rig = Rig::new();
+    let ops = many_tables(rig.bo(Place::System, 4096));
+    let fence = rig.fence(0);
+    let before = mappings();
+    let group = MemoryGroup::enter();
+    let directory = format!("/sys/fs/cgroup/skua-{}", std::process::id());
+    let throttled = Child::start(|| {
+        fs::write(directory + "/memory.high", "0").expect("memory.high");
+        let held = rig.bind(rig.vm, &ops, &[wait_for_value(fence, 1)]);
+        held.is_ok()
+    });
+    fs::write("/sys/fs/cgroup/cgroup.procs", "0").expect("cgroup.procs");
+    assert!(throttled.wait(), "VM_BIND");
+    let charged = group.current();
+    let look = || assert_eq!(throttled_worker(), None);
+    while_again(look, || {
+        assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+        let are_bound = || (mappings() == before + 1024).then_some(());
+        assert!(eventually(are_bound).is_some(), "{before}, {}", mappings());
+    });
+    // It was for that group.
+    assert!(group.current() > charged + (4 << 20), "{charged}");
+}
+
+fn no_unbind_waits_for_who_is_throttled() {
+    let rig = Rig::new();
+    let ops = many_tables(rig.bo(Place::System, 4096));
+    let group = MemoryGroup::enter();
+    let directory = format!("/sys/fs/cgroup/skua-{}", std::process::id());
+    let charged = group.current();
+    let throttled = Child::start(|| {
+        fs::write(directory + "/memory.high", "0").expect("memory.high");
+        rig.bind(rig.vm, &ops, &[]) == Err(Errno::ENODEV)
+    });
+    fs::write("/sys/fs/cgroup/cgroup.procs", "0").expect("cgroup.procs");
+    let begun = eventually(|| (group.current() > charged + (1 << 20)).then_some(()));
+    assert!(begun.is_some(), "it binds nothing");
+    let unbound = Unbound::first();
+    assert!(throttled.wait(), "it went on to the end");
+    drop(unbound);
 }
 
 /// Objects that others have, too, can be had and destroyed again, behind work that is held.
