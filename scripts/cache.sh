@@ -141,10 +141,13 @@ step() {
 	local what=$1 file=$log/$2.log begin=$SECONDS last=-1 rc=0 pid took
 	shift 2
 	mkdir -p "$log"
+	# In a process group of its own: a pipe's programs end with it.
+	set -m
 	"$@" >"$file" 2>&1 </dev/null &
 	pid=$!
+	set +m
 	# shellcheck disable=SC2064 # this step's pid, now
-	trap "kill $pid 2>/dev/null; exit 130" INT TERM
+	trap "kill -- -$pid 2>/dev/null; exit 130" INT TERM HUP
 	while kill -0 "$pid" 2>/dev/null; do
 		sleep 0.2
 		took=$((SECONDS - begin))
@@ -157,7 +160,7 @@ step() {
 		last=$took
 	done
 	wait "$pid" || rc=$?
-	trap - INT TERM
+	trap - INT TERM HUP
 	[[ ! -t 2 ]] || printf '\r\033[K' >&2
 	if ((rc)); then
 		! grep -qi 'no space left on device' "$file" ||

@@ -243,3 +243,17 @@ fn pruning_spares_what_is_being_made() {
     );
     assert!(!checkout.entries().contains(&"linux-1.tmp.2".to_owned()));
 }
+
+#[test]
+fn a_step_that_is_ended_leaves_nobody_behind() {
+    let checkout = Checkout::new().expect("a checkout");
+    let end = run(
+        &checkout,
+        "fetch() { echo begun; sleep 60 | cat; }
+        (. scripts/cache.sh; exec {lock}>lock; flock $lock; step fetching fetch fetch) &
+        until grep -qs begun out/log/fetch.log; do sleep 0.1; done
+        kill $!; wait $!
+        flock -w 10 lock echo free",
+    );
+    assert!(end.text.ends_with("free\n"), "{}", end.text);
+}
