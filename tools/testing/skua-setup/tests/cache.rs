@@ -131,6 +131,8 @@ fn a_full_cache_is_one_line() {
 
 #[test]
 fn pruning_removes_what_no_checkout_needs() {
+    let empty = Checkout::new().expect("a checkout");
+    assert_eq!(run(&empty, "mkdir $SKUA_CACHE; make prune").text, "");
     let checkout = set_up();
     let before = checkout.entries();
     let end = run(&checkout, "make prune");
