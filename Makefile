@@ -35,6 +35,12 @@ export QEMU := $(if $(QEMU),$(abspath $(QEMU)))
 $(foreach name,IMAGE FILTER RADIUS VRAM T PROGRAM GPU GDB,\
 	$(eval override export $(name) := $$(value $(name))))
 
+# Switches: 1, or 0 for off. An environment may have another HOST.
+$(foreach name,TRACE EVICT QUICK HOST,$(if $(filter-out 1,$($(name))),\
+	$(if $(and $(filter-out 0,$($(name))),$(filter command,$(origin $(name)))),\
+		$(error $(name)=$($(name)): 1, or 0))$(eval override $(name) :=)))
+$(if $(QEMU),$(if $(realpath $(QEMU)),,$(error QEMU=$(QEMU): there is no such file)))
+
 SANDBOX := scripts/sandbox
 VM := out/cargo/debug/skua-vm
 PRODUCTS = out/guest/$(KERNEL)
@@ -89,7 +95,7 @@ run: picture ## process an image on the GPU: [IMAGE=photo.jpg] [FILTER=edge|blur
 	@$(IN) $(VM) run $(PARTS) \
 		$(if $(IMAGE),--image out/run/log/image --name="$$(basename -- "$$IMAGE")") \
 		$(if $(FILTER),--filter "$$FILTER") $(if $(RADIUS),--radius "$$RADIUS") \
-		$(if $(VRAM),--vram "$$VRAM") $(if $(filter 1,$(TRACE)),--trace)
+		$(if $(VRAM),--vram "$$VRAM") $(if $(TRACE),--trace)
 
 trace: guest ## run a program and show what driver and device did: PROGRAM=schedule [T=pattern]
 	@$(IN) $(VM) trace $(PARTS) --program="$$PROGRAM" --pattern="$$T"
@@ -114,7 +120,7 @@ points: guest ## preempt work and take memory from under mappings 100,000 times,
 	done
 
 # What was changed is to be there soon.
-shell: export QUICK = 1
+shell: export QUICK ?= 1
 shell: guest ## an interactive guest with the driver loaded: [GPU='--vram-size 256M']
 	@$(IN) $(VM) shell $(PARTS) --size $$(stty size 2>/dev/null || echo 24 80) $(if $(GPU),-- $$GPU)
 

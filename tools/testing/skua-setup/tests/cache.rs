@@ -68,6 +68,31 @@ fn a_set_up_says_once_what_it_does() {
 }
 
 #[test]
+fn an_unknown_kernel_is_one_line() {
+    let checkout = Checkout::new().expect("a checkout");
+    let words = refusal(&checkout, "scripts/kernel skua");
+    assert!(words.contains("no such kernel: skua"), "{words}");
+}
+
+#[test]
+fn a_switch_is_1_or_0() {
+    let checkout = Checkout::new().expect("a checkout");
+    for (name, target, word) in [
+        ("TRACE", "run", "--trace"),
+        ("EVICT", "test", "--evict"),
+        ("HOST", "mutants", "skua-mutants host"),
+    ] {
+        let make = |value: &str| run(&checkout, &format!("make -n {target} {name}={value}"));
+        assert!(make("1").text.contains(word), "{name}");
+        assert!(!make("0").text.contains(word), "{name}");
+        assert!(!make("yes").success, "{name}");
+    }
+    assert!(!run(&checkout, "make help QEMU=nowhere").success);
+    // A shell's own.
+    assert!(run(&checkout, "HOST=here make help").success);
+}
+
+#[test]
 fn a_cache_that_cannot_be_written_to_is_one_line() {
     let mut checkout = Checkout::new().expect("a checkout");
     checkout.cache = checkout.tree().join("Makefile/cache");
