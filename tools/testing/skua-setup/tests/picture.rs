@@ -34,6 +34,7 @@ fn bad_options_are_refused_before_anything_is_set_up() {
         ("VRAM=12M", "a power of two from 2M"),
         ("VRAM=4096K", "a power of two from 2M"),
         ("VRAM=99999999999999999999M", "a power of two from 2M"),
+        ("VRAM=2048G", " to 1024G"),
     ] {
         let end = checkout.run("make run \"$1\"", &[option]).expect("bash");
         assert!(!end.success, "{option}");
@@ -73,7 +74,7 @@ fn what_is_checked_is_what_the_image_program_takes() {
             .expect("bash");
         assert!(end.success, "{}", end.text);
     }
-    for vram in ["2M", "016M", "1G"] {
+    for vram in ["2M", "016M", "1G", "1024G"] {
         let end = checkout
             .run("VRAM=$1 scripts/picture", &[vram])
             .expect("bash");
