@@ -25,6 +25,7 @@ const SIGNS: &[&str] = &[
     "possible irq lock inversion dependency detected",
     "possible deadlock",
     "inconsistent lock state",
+    "trying to register non-static key",
     "suspicious RCU usage",
     "sleeping function called from invalid context",
     "scheduling while atomic",
@@ -58,7 +59,9 @@ const CONTEXT: usize = 60;
 /// Whether a line of the kernel log begins a complaint.
 fn is_splat(line: &str) -> bool {
     let has = |signs: &[&str]| signs.iter().any(|sign| line.contains(sign));
-    (has(SIGNS) || has(STALLS)) && !has(HARMLESS)
+    // SLUB's has no colon there; any name of a cache follows.
+    let slub = line.starts_with("BUG ") || line.contains("] BUG ");
+    (has(SIGNS) || has(STALLS) || slub) && !has(HARMLESS)
 }
 
 /// Whether it is about time that passed.
@@ -140,6 +143,9 @@ mod tests {
             "[    3.1] BUG: KASAN: slab-use-after-free in skua_submit+0x10/0x20 [skua]",
             "[    3.1] WARNING: CPU: 0 PID: 7 at drivers/gpu/drm/drm_gem.c:100",
             "[    3.1] WARNING: possible circular locking dependency detected",
+            "[    3.1] INFO: trying to register non-static key.",
+            "[    3.1] BUG kmalloc-64 (Tainted: G           O       ): Left Redzone overwritten",
+            "BUG skua_fence (Not tainted): Poison overwritten",
             "[    3.1] Oops: 0002 [#1] PREEMPT SMP",
             "[    3.1] INFO: task skua:12 blocked for more than 60 seconds.",
             "[    3.1] BUG: sleeping function called from invalid context at mm/slab.h:1",
@@ -165,6 +171,7 @@ mod tests {
             "[    0.3] kmemleak: Kernel memory leak detector initialized (mem pool available: 1)",
             "[    0.3] rcu: Preemptible hierarchical RCU implementation.",
             "[    0.4] Spectre V2 : WARNING",
+            "[    0.5] a DEBUG kernel",
             "[    3.1] skua 0000:01:00.0: fault: compute engine, vm 3",
         ] {
             assert!(!is_splat(line), "{line}");
