@@ -17,6 +17,9 @@ use skua_guest::wire::MARK;
 /// The most severe levels: KERN_ERR and what is worse.
 const ERROR: u32 = 3;
 
+/// What lockdep says when it gives up, for lack of room more quietly than a console shows.
+const LOCKDEP_OFF: &str = "turning off the locking correctness validator";
+
 /// The kernel's log: what is said there is read, and lines of our own are written.
 pub(crate) struct KernelLog {
     /// Reads records, and writes marks.
@@ -60,7 +63,7 @@ impl KernelLog {
         self.expected.clear();
     }
 
-    /// The driver's errors since the last look that nobody announced.
+    /// The driver's errors since the last look that nobody announced, and the end of lockdep.
     fn unexpected(&mut self) -> io::Result<Vec<String>> {
         let mut unexpected = Vec::new();
         // A read returns one record, whole.
@@ -83,9 +86,10 @@ impl KernelLog {
             };
             if let Some(announced) = words.strip_prefix(EXPECT) {
                 self.expected.push(announced.to_owned());
-            } else if level <= ERROR
-                && is_driver(words)
-                && !self.expected.iter().any(|known| words.contains(known))
+            } else if words.starts_with(LOCKDEP_OFF)
+                || level <= ERROR
+                    && is_driver(words)
+                    && !self.expected.iter().any(|known| words.contains(known))
             {
                 unexpected.push(words.to_owned());
             }
