@@ -123,7 +123,8 @@ fn follow(parts: &Parts, config: &Config, job: &Job, watch: &mut dyn Watch) -> R
                 if let Some((id, request)) = follower.control(&line, watch)? {
                     let answer = machine.answer(&request);
                     let answer = Message::Answer { id, answer };
-                    control.write_all(format!("{answer}\n").as_bytes())?;
+                    // A guest that is gone hears nothing: its streams end, too, and say the rest.
+                    let _ = control.write_all(format!("{answer}\n").as_bytes());
                 }
             }
             Err(RecvTimeoutError::Disconnected) => break,
