@@ -316,7 +316,8 @@ fn run(parts: &Parts, dir: &Path, unit: Unit, sender: &Sender<Event>) {
         }
     }
     for entry in left {
-        let test = Test::new(Suite::Kselftest, &entry, Verdict::Fail, Duration::ZERO);
+        // No failure of the program's own.
+        let test = Test::new(Suite::Guest, &entry, Verdict::Fail, Duration::ZERO);
         teller.ended(test.with_output("did not run: see its guest".into()));
     }
     let verdict = match broken.is_empty() {
@@ -360,6 +361,34 @@ mod tests {
         };
         let expected = "job_timeout_ms=9 preempt_timeout_ms=15000";
         assert_eq!(module(&exact, 6), expected);
+    }
+
+    #[test]
+    fn programs_of_a_guest_that_does_not_start_have_not_failed_themselves() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let unit = Unit {
+            guest: Guest {
+                name: "g".into(),
+                ..Guest::default()
+            },
+            programs: vec!["c:bo".into()],
+            filter: None,
+            kunit: false,
+            evict: false,
+            points: None,
+        };
+        let (sender, events) = channel();
+        run(&Parts::of_test(), dir.path(), unit, &sender);
+        drop(sender);
+        let ended = events.into_iter().filter_map(|event| match event {
+            Event::Ended(test) => Some((test.id(), test.result)),
+            _ => None,
+        });
+        let failed = |id: &str| (id.to_owned(), Verdict::Fail);
+        assert_eq!(
+            ended.collect::<Vec<_>>(),
+            [failed("guest/c:bo"), failed("guest/g")]
+        );
     }
 
     #[test]

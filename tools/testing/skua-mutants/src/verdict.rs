@@ -30,11 +30,13 @@ impl fmt::Display for Verdict {
 
 /// Judges a mutant by the tests that ran on it, `name` being a part of its test's name.
 ///
-/// A guest that died on the way to the test counts as the test's failure, if nothing passed.
+/// A program that died on the way to the test counts as the test's failure, if nothing passed. A
+/// guest that did not come to the program says nothing of it.
 pub fn judge(name: &str, tests: &[Test]) -> Verdict {
     let count = |wanted: bool, outcome| {
         tests
             .iter()
+            .filter(|test| test.suite != "guest")
             .filter(|test| test.id().contains(name) == wanted && test.result == outcome)
             .count()
     };
@@ -112,17 +114,24 @@ mod tests {
             (vec![("c:bo.x", pass)], Verdict::Survived),
             // It ran in two guests.
             (vec![("c:bo.x", pass), ("c:bo.x", fail)], Verdict::Killed),
-            // The guest died before it, or after it.
+            // The program died before it, or after it.
             (vec![("c:bo", fail)], Verdict::Killed),
             (vec![("c:bo.x", pass), ("c:bo", fail)], Verdict::Survived),
         ] {
             let tests: Vec<Test> = tests.into_iter().map(|(n, r)| test(n, r)).collect();
             assert_eq!(judge("bo.x", &tests), verdict, "{tests:?}");
         }
+        let of_guest = |name| Test {
+            suite: "guest".into(),
+            ..test(name, fail)
+        };
         for tests in [
             vec![],
             vec![test("c:bo.x", skip)],
             vec![test("c:bo.y", pass)],
+            // The guest did not start, or the module not load.
+            vec![of_guest("c:bo"), of_guest("plain")],
+            vec![of_guest("module"), of_guest("c:bo.x")],
         ] {
             assert!(
                 matches!(judge("bo.x", &tests), Verdict::Broken(_)),
