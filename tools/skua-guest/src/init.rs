@@ -31,6 +31,7 @@ use skua_guest::job::{Job, Task, BROKEN, FILE, MODULE_GDB, OUTPUT, PRODUCTS};
 use skua_guest::ktap::Verdict;
 use skua_guest::wire::Message;
 
+use crate::kernel_log::KernelLog;
 use crate::port::Port;
 
 fn main() -> ExitCode {
@@ -105,6 +106,8 @@ fn read_job() -> Result<Job> {
 fn job() -> Result<i32> {
     let job = read_job()?;
     let suites = kunit::suites();
+    // Before the driver says anything.
+    let log = KernelLog::open()?;
     let mut loaded = job.module.as_deref().map_or(Ok(()), load);
     if let (Ok(()), Some(symbols)) = (&loaded, &job.symbols) {
         loaded = tell_debugger(symbols);
@@ -113,7 +116,7 @@ fn job() -> Result<i32> {
         loaded = trace::start();
     }
     let traced = job.trace && loaded.is_ok();
-    let status = task(&job, &suites, loaded)?;
+    let status = task(&job, &suites, log, loaded)?;
     if traced {
         trace::finish()?;
     }
@@ -121,7 +124,7 @@ fn job() -> Result<i32> {
 }
 
 /// Does the job with the driver, if it could be loaded; the guest's exit status.
-fn task(job: &Job, suites: &kunit::Suites, loaded: Result<()>) -> Result<i32> {
+fn task(job: &Job, suites: &kunit::Suites, log: KernelLog, loaded: Result<()>) -> Result<i32> {
     match &job.task {
         Task::Tests {
             programs,
@@ -132,7 +135,7 @@ fn task(job: &Job, suites: &kunit::Suites, loaded: Result<()>) -> Result<i32> {
             ..
         } => {
             let (filter, count) = (filter.as_deref(), programs.len());
-            let mut run = kselftest::Run::new(job.patience, filter, count, *kunit, *evict)?;
+            let mut run = kselftest::Run::new(log, job.patience, filter, count, *kunit, *evict)?;
             run.points = *points;
             if let Err(error) = loaded {
                 run.report("module", Verdict::Fail, &format!("{error:#}"))?;

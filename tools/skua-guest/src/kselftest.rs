@@ -56,6 +56,7 @@ type Told = (Verdict, String);
 impl Run {
     /// The head of the document of so many programs, and of what every boot is asked besides.
     pub(crate) fn new(
+        log: KernelLog,
         patience: u32,
         filter: Option<&str>,
         programs: usize,
@@ -66,7 +67,7 @@ impl Run {
         let mut run = Self {
             document: Writer::new(Port::open()?, Some(count))?,
             port: Port::open()?,
-            log: KernelLog::open()?,
+            log,
             patience: patience.max(1),
             filter: filter.map(str::to_owned),
             evict,
