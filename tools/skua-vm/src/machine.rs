@@ -387,6 +387,32 @@ pub(crate) fn claim(output: &Path) -> Result<Flock<File>> {
         .map_err(|_| anyhow::anyhow!("another run is writing to {}", output.display()))
 }
 
+/// A directory of this run's own below `out`: for hard links, which go no further. Removed when
+/// dropped, and by a later build (`scripts/build`) if this process is killed.
+pub(crate) struct Own {
+    dir: TempDir,
+    /// Somebody uses it.
+    _claim: Flock<File>,
+}
+
+impl Own {
+    /// Makes it.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be done in `out`.
+    pub(crate) fn new(out: &Path) -> Result<Self> {
+        let dir = tempfile::tempdir_in(out).with_context(|| out.display().to_string())?;
+        let _claim = claim(dir.path())?;
+        Ok(Self { dir, _claim })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
 /// Connects with a starting QEMU.
 fn accept(listener: &UnixListener, qemu: &mut Process) -> Result<UnixStream> {
     listener.set_nonblocking(true)?;

@@ -37,7 +37,6 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
-use tempfile::TempDir;
 
 /// Boots guests with a Skua GPU.
 #[derive(Parser)]
@@ -94,10 +93,10 @@ pub(crate) struct Parts {
 
 /// Parts that a build meanwhile does not change: files of their own, until dropped.
 pub(crate) struct Pinned {
-    /// As they were, but for the products and the GPU server: these are in `_dir`.
+    /// As they were, but for the products and the GPU server: these are in `_own`.
     parts: Parts,
-    /// Where these are: below `out`, so that they can be hard links. Removed when this is dropped.
-    _dir: TempDir,
+    /// Removed when this is dropped.
+    _own: machine::Own,
 }
 
 impl std::ops::Deref for Pinned {
@@ -119,8 +118,8 @@ impl Parts {
     }
 
     fn pin_below(&self, out: &Path) -> Result<Pinned> {
-        let dir = tempfile::tempdir_in(out).with_context(|| out.display().to_string())?;
-        let (products, gpu) = (dir.path().join("products"), dir.path().join("skua-gpu"));
+        let own = machine::Own::new(out)?;
+        let (products, gpu) = (own.path().join("products"), own.path().join("skua-gpu"));
         std::fs::create_dir(&products)?;
         machine::link(&self.products, &products)?;
         std::fs::hard_link(&self.gpu, &gpu).with_context(|| self.gpu.display().to_string())?;
@@ -129,7 +128,7 @@ impl Parts {
             gpu: gpu.canonicalize()?,
             ..self.clone()
         };
-        Ok(Pinned { parts, _dir: dir })
+        Ok(Pinned { parts, _own: own })
     }
 
     /// The kernel's build tree, if it was built in one.
