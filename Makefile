@@ -101,7 +101,7 @@ trace: guest ## run a program and show what driver and device did: PROGRAM=sched
 	@$(IN) $(VM) trace $(PARTS) --program="$$PROGRAM" --pattern="$$T"
 
 # The host's tests have no kernel and no evictor: once is enough. A pattern wants fuzz targets,
-# which take minutes to build, if it says so.
+# which take minutes to build, if it says so, and skua-vm then runs them.
 test: guest ## run every test, or with T=pattern those whose name contains it
 ifeq ($(KERNEL)$(EVICT),release)
 	$(if $(T),$(if $(findstring fuzz,$(T)),@scripts/build fuzz),@scripts/build fuzz)

@@ -13,6 +13,7 @@ use clap::Args;
 use skua_guest::ktap::Verdict;
 use skua_guest::process;
 
+use crate::machine::{link, Own};
 use crate::report::{Report, Suite, Test};
 
 /// Where programs, corpora and logs are.
@@ -32,26 +33,36 @@ pub(crate) struct Options {
     report: PathBuf,
 }
 
+/// The programs, under names of this run's own: a build meanwhile does not change them.
+///
+/// # Errors
+///
+/// If they are not built.
+pub(crate) fn pin() -> Result<Own> {
+    let own = Own::new(Path::new("out"))?;
+    link(&Path::new(DIR).join("bin"), own.path())?;
+    Ok(own)
+}
+
 /// Runs them; returns whether none broke.
 pub(crate) fn main(options: &Options) -> Result<bool> {
+    let programs = pin()?;
     let mut report = Report::new(&options.report, options.pattern.as_deref())?;
-    run(&mut report, options.seconds)?;
+    run(&mut report, programs.path(), options.seconds)?;
     report.finish(false)
 }
 
-/// Runs every wanted target for so many seconds.
+/// Runs every wanted one of these programs for so many seconds.
 ///
 /// # Errors
 ///
 /// If a program cannot be run.
-pub(crate) fn run(report: &mut Report, seconds: u32) -> Result<()> {
+pub(crate) fn run(report: &mut Report, programs: &Path, seconds: u32) -> Result<()> {
     let dir = Path::new(DIR);
-    let Ok(programs) = fs::read_dir(dir.join("bin")) else {
-        return Ok(());
-    };
-    let mut names: Vec<String> = programs
+    let mut names: Vec<String> = fs::read_dir(programs)?
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| !name.starts_with('.'))
         .collect();
     names.sort();
     for name in names {
@@ -63,7 +74,7 @@ pub(crate) fn run(report: &mut Report, seconds: u32) -> Result<()> {
         let corpus = dir.join("corpus").join(&name);
         fs::create_dir_all(&corpus)?;
         let begin = Instant::now();
-        let mut command = Command::new(dir.join("bin").join(&name));
+        let mut command = Command::new(programs.join(&name));
         command
             .arg(format!("-max_total_time={seconds}"))
             .args(["-timeout=60", "-rss_limit_mb=2048", "-print_final_stats=1"])

@@ -17,13 +17,12 @@ use clap::Args;
 use skua_guest::job::{Job, Task};
 use skua_guest::ktap::Verdict;
 
-use crate::gdb;
 use crate::guest::{boot, Watch};
 use crate::machine::{memory, Config};
 use crate::plan::{self, Guest};
 use crate::report::{Report, Suite, Test};
 use crate::turns::Turns;
-use crate::Parts;
+use crate::{fuzz, gdb, Parts};
 
 /// How long each fuzz target runs, in seconds: enough to meet its corpus again.
 const FUZZ: u32 = 5;
@@ -63,8 +62,13 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
     let parts = options.parts.pin()?;
     let mut report = Report::new(&options.report, options.pattern.as_deref())?;
     if !options.no_host && report.may_want(Suite::Cargo) {
+        // The Makefile builds them for these patterns alone.
+        let wanted = report.pattern().is_none_or(|text| text.contains("fuzz"));
+        let targets = wanted.then(fuzz::pin).transpose()?;
         crate::cargo_tests::run(&mut report)?;
-        crate::fuzz::run(&mut report, FUZZ)?;
+        if let Some(targets) = targets {
+            fuzz::run(&mut report, targets.path(), FUZZ)?;
+        }
     }
     if report.may_want(Suite::Kselftest) || report.may_want(Suite::Kunit) {
         guests(options, &parts, &mut report)?;
