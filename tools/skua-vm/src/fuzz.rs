@@ -23,7 +23,7 @@ const DIR: &str = "out/fuzz";
 #[derive(Args)]
 pub(crate) struct Options {
     /// How long each target runs.
-    #[arg(long, default_value_t = 600)]
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
     /// Only targets whose `cargo/fuzz::name` contains this.
     #[arg(long)]

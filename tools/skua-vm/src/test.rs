@@ -45,7 +45,7 @@ pub(crate) struct Options {
     #[arg(long)]
     evict: bool,
     /// How often the test of random preemptions preempts work.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     points: Option<u64>,
     /// How many guests run side by side; without it one for each CPU, and more while these are
     /// idle.
