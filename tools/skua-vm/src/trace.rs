@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{bail, Context, Result};
 use clap::Args;
 use skua_guest::job::{Job, Task, TRACE};
+use skua_guest::ktap::Verdict;
 use skua_trace::{device, guest, page, perfetto, Timeline};
 
 use crate::gdb;
 use crate::guest::{boot, Boot, Watch};
 use crate::machine::{claim, Config};
 use crate::plan::{self, Guest};
-use crate::report::Test;
+use crate::report::{Suite, Test};
 use crate::test::module;
 use crate::Parts;
 
@@ -42,7 +43,10 @@ pub(crate) struct Options {
 }
 
 /// Shows the program's words and results.
-struct Shown;
+struct Shown {
+    /// A test ran, or what is none.
+    ran: bool,
+}
 
 impl Watch for Shown {
     fn words(&mut self, line: &str) {
@@ -50,6 +54,7 @@ impl Watch for Shown {
     }
 
     fn ended(&mut self, test: Test) {
+        self.ran |= test.result != Verdict::Skip && test.suite != Suite::Guest;
         println!("{:?}: {}", test.result, test.test);
     }
 }
@@ -58,6 +63,9 @@ impl Watch for Shown {
 pub(crate) fn main(options: &Options) -> Result<bool> {
     let parts = options.parts.pin()?;
     let (guest, task) = wanted(&parts.products, options)?;
+    let mut shown = Shown {
+        ran: matches!(task, Task::Command { .. }),
+    };
     let _claim = claim(&options.output)?;
     let logs = options.output.join("log");
     fs::create_dir_all(&logs)?;
@@ -83,8 +91,12 @@ pub(crate) fn main(options: &Options) -> Result<bool> {
     if parts.gdb.is_some() {
         gdb::announce(&parts, &logs)?;
     }
-    let end = boot(&parts, &config, &job, &mut Shown)?;
-    conclude(&end, &logs, Some(&options.output))
+    let end = boot(&parts, &config, &job, &mut shown)?;
+    let well = conclude(&end, &logs, Some(&options.output))?;
+    if !shown.ran {
+        bail!("no test ran that had to: that is not a success");
+    }
+    Ok(well)
 }
 
 /// The guest that the program wants, and what it is to do there.
