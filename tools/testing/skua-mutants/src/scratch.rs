@@ -22,7 +22,10 @@ pub const DIR: &str = "out/mutants";
 pub const WITHOUT: [&str; 4] = ["out", "target", ".git", "rust-project.json"];
 
 /// Of what was built, what a copy begins with.
-const BUILT: [&str; 3] = ["cargo", "kernel", "module"];
+const BUILT: [&str; 2] = ["cargo", "module"];
+
+/// Where it is said which kernels there are.
+const KERNELS: &str = "out/kernel";
 
 /// Mounts the copy, `$0`, in the place of the tree.
 const ENTER: &str = "busybox mount --bind \"$0\" /mnt && cd /mnt && exec \"$@\"";
@@ -41,10 +44,18 @@ impl Scratch {
     ///
     /// If it cannot be copied.
     pub fn new(number: usize) -> Result<Self> {
-        let root = std::env::current_dir()?
+        let place = std::env::current_dir()?
             .join(DIR)
             .join(format!("tree-{number}"));
-        let first = !root.exists();
+        let first = !place.exists();
+        let root = match first {
+            true => place.with_extension("new"),
+            false => place.clone(),
+        };
+        // One that was interrupted.
+        if first && root.exists() {
+            fs::remove_dir_all(&root)?;
+        }
         fs::create_dir_all(&root)?;
         let mut copy = Command::new("rsync");
         copy.args(["-rlp", "--delete", "--checksum"]);
@@ -60,7 +71,7 @@ impl Scratch {
             bail!("rsync: {copied}");
         }
         if first {
-            fs::create_dir_all(root.join("out"))?;
+            fs::create_dir_all(root.join(KERNELS))?;
             for name in BUILT {
                 let from = Path::new("out").join(name);
                 if from.exists() {
@@ -74,7 +85,17 @@ impl Scratch {
                 }
             }
         }
-        Ok(Self { root })
+        for entry in fs::read_dir(KERNELS).context(KERNELS)? {
+            let entry = entry?;
+            // Not the tree of a kernel that was built there.
+            if entry.file_type()?.is_file() {
+                fs::copy(entry.path(), root.join(entry.path()))?;
+            }
+        }
+        if first {
+            fs::rename(&root, &place)?;
+        }
+        Ok(Self { root: place })
     }
 
     /// Where the copy's files are.
