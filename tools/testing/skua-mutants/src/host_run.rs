@@ -12,7 +12,7 @@ use anyhow::{bail, Context, Result};
 use skua_guest::ktap::{self, Writer};
 
 use crate::known;
-use crate::scratch::{Scratch, WITHOUT};
+use crate::scratch::{claim, Scratch, WITHOUT};
 use crate::table::{self, Survivor};
 
 /// The version that is installed into the cache when it is first used.
@@ -49,6 +49,7 @@ pub fn run(pattern: &str) -> Result<bool> {
             bail!("cargo-mutants cannot be installed: {installed}");
         }
     }
+    let _claim = claim()?;
     let scratch = Scratch::new(0)?;
     forget_other_trees(&scratch.root().join("out"))?;
     let mut command = Command::new("env");

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{anyhow, bail, Context, Result};
+use nix::fcntl::{Flock, FlockArg};
 use skua_guest::process::{self, Time};
 
 /// Where everything of this program is.
@@ -29,6 +30,18 @@ const KERNELS: &str = "out/kernel";
 
 /// Mounts the copy, `$0`, in the place of the tree.
 const ENTER: &str = "busybox mount --bind \"$0\" /mnt && cd /mnt && exec \"$@\"";
+
+/// Claims all copies for this run: two would change each other's.
+///
+/// # Errors
+///
+/// If another run has them.
+pub fn claim() -> Result<Flock<File>> {
+    fs::create_dir_all(DIR)?;
+    let lock = File::create(Path::new(DIR).join(".lock"))?;
+    Flock::lock(lock, FlockArg::LockExclusiveNonblock)
+        .map_err(|_| anyhow!("another run is at work in {DIR}"))
+}
 
 /// A copy of the checkout, to be changed.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use skua_guest::ktap::{self, Writer};
 
 use crate::known::{self, Known};
 use crate::place::{self, Place, Sources};
-use crate::scratch::{Scratch, DIR, WITHOUT};
+use crate::scratch::{claim, Scratch, DIR, WITHOUT};
 use crate::table::{self, Mutant};
 use crate::verdict::{cargo_results, judge, Verdict};
 
@@ -56,6 +56,7 @@ pub fn run(options: &Options) -> Result<bool> {
         .iter()
         .filter(|mutant| mutant.name().contains(&options.pattern))
         .collect();
+    let _claim = claim()?;
     fs::create_dir_all(Path::new(DIR).join("log"))?;
     let tree = known::state(Path::new("."), &[&WITHOUT[..], &[table::FILE]].concat())?;
     let known = Mutex::new(Known::read(&Path::new(DIR).join("known"), tree));
