@@ -47,9 +47,9 @@ PRODUCTS = out/guest/$(KERNEL)
 # How many times longer than usual anything in a guest may take.
 PATIENCE = $(if $(filter debug,$(KERNEL)),6,1)
 # What every guest is made from, once scripts/kernel has said where.
-PARTS = --kernel "$$BUILD/arch/x86/boot/bzImage" --products $(PRODUCTS) \
-	--patience $(PATIENCE) $(if $(ACCEL),--accel $(ACCEL)) \
-	$(if $(QEMU),--qemu "/host$(realpath $(QEMU))") $(if $(GDB),--gdb "$$GDB")
+MACHINE = --kernel "$$BUILD/arch/x86/boot/bzImage" $(if $(ACCEL),--accel $(ACCEL)) \
+	$(if $(QEMU),--qemu "/host$(realpath $(QEMU))")
+PARTS = $(MACHINE) --products $(PRODUCTS) --patience $(PATIENCE) $(if $(GDB),--gdb "$$GDB")
 # In the sandbox, with the trees of $(KERNEL).
 IN = set -a; . out/kernel/$(KERNEL).env; set +a; exec $(SANDBOX)
 
@@ -165,8 +165,8 @@ browser: guest ## record a run, and open its page and another in a real browser,
 
 # Not in CI: each mutant is a build and a boot.
 mutants: guest ## break each rule of mutants.toml in a copy, and see its test fail: [T=pattern] [HOST=1]
-	@$(IN) out/cargo/debug/skua-mutants $(if $(HOST),host,table --kernel $(KERNEL) \
-		--patience $(PATIENCE)) --pattern="$$T"
+	@$(IN) out/cargo/debug/skua-mutants $(if $(HOST),host --pattern="$$T",table --kernel $(KERNEL) \
+		--patience $(PATIENCE) --pattern="$$T" -- $(MACHINE))
 
 prune: ## remove old entries of the cache, and say of each why and how large it was
 	@scripts/prune

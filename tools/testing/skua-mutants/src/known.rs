@@ -79,7 +79,8 @@ impl Known {
     }
 }
 
-fn key(what: impl Hash) -> u64 {
+/// A number for something.
+pub fn key(what: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     what.hash(&mut hasher);
     hasher.finish()

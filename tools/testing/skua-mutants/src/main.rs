@@ -30,6 +30,9 @@ enum Command {
         /// How many times longer than usual everything may take, for a slow kernel.
         #[arg(long, default_value_t = 1)]
         patience: u32,
+        /// More options of `skua-vm test`: the user's kernel and QEMU.
+        #[arg(last = true)]
+        guests: Vec<String>,
     },
     /// What cargo-mutants changes in the crates that the host tests.
     Host {
@@ -45,10 +48,12 @@ fn main() -> ExitCode {
             pattern,
             kernel,
             patience,
+            guests,
         } => table_run::run(&table_run::Options {
             pattern,
             kernel,
             patience,
+            guests,
         }),
         Command::Host { pattern } => host_run::run(&pattern),
     };

@@ -41,6 +41,8 @@ pub struct Options {
     pub kernel: String,
     /// How many times longer than usual everything may take.
     pub patience: u32,
+    /// What `skua-vm test` is told besides.
+    pub guests: Vec<String>,
 }
 
 /// Breaks what the table says; returns whether some mutants were tried, and every one was killed.
@@ -59,6 +61,7 @@ pub fn run(options: &Options) -> Result<bool> {
     let _claim = claim()?;
     fs::create_dir_all(Path::new(DIR).join("log"))?;
     let tree = known::state(Path::new("."), &[&WITHOUT[..], &[table::FILE]].concat())?;
+    let tree = known::key((tree, &options.guests));
     let known = Mutex::new(Known::read(&Path::new(DIR).join("known"), tree));
     let tally = Mutex::new(Tally::new(&chosen)?);
     let mutants = Mutex::new((1..).zip(&chosen));
@@ -385,7 +388,7 @@ impl<'a> Bench<'a> {
             fs::remove_file(&report)?;
         }
         let patience = self.options.patience.to_string();
-        let command = [
+        let mut command = vec![
             "out/cargo/debug/skua-vm",
             "test",
             "--no-host",
@@ -396,6 +399,7 @@ impl<'a> Bench<'a> {
             "--pattern",
             pattern,
         ];
+        command.extend(self.options.guests.iter().map(String::as_str));
         self.scratch
             .run(&command, seconds * self.options.patience, &self.log)?;
         let Ok(text) = fs::read_to_string(&report) else {
