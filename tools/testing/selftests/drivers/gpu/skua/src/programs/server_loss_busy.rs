@@ -12,7 +12,7 @@ use skua_selftests::{suite, tests, Engine, Errno, Place, Rig};
 const BYTES: u64 = 16 << 20;
 
 pub(crate) fn main() -> ExitCode {
-    suite::main(tests![a_server_killed_in_a_copy_ends_all_work: 240])
+    suite::main(tests![a_server_killed_in_a_copy_ends_all_work: 240 at_rest])
 }
 
 fn a_server_killed_in_a_copy_ends_all_work() {
