@@ -280,12 +280,15 @@ fn quiet_but(client: &Client, pages: u64) {
 }
 
 fn row_4_14_many_move_at_once() {
+    /// What each moves.
+    const LARGE: u64 = 3 * MIB + PAGE;
     quiet();
+    let before = Counted::now();
     thread::scope(|scope| {
         for client in 0..4 {
             scope.spawn(move || {
                 let rig = Rig::new();
-                let buffer = rig.bound(movable_in_vram(&rig, 3 * MIB + PAGE), 3 * MIB + PAGE);
+                let buffer = rig.bound(movable_in_vram(&rig, LARGE), LARGE);
                 for round in 0..8 {
                     let seed = client << 32 | round;
                     buffer.cpu.fill(pattern(seed));
@@ -299,4 +302,7 @@ fn row_4_14_many_move_at_once() {
             });
         }
     });
+    let (moved, passes) = (before.more("copy_system_to_vram"), before.more("packets"));
+    assert!(moved >= 4 * LARGE, "{moved:#x} bytes moved back");
+    assert!(passes * MIB / 4 >= moved, "{passes} passes");
 }

@@ -371,7 +371,9 @@ fn row_2_21_a_replayed_job_is_done_once() {
         assert_eq!((job.wait(), target.cpu.read(8 * n)), (Ok(()), n as u64 + 1));
     }
     let events = trace.events().split_off(before);
-    for (fence, names, error) in &lives(&events)[1..] {
+    let lives = lives(&events);
+    assert_eq!(lives.len(), 11);
+    for (fence, names, error) in &lives[1..] {
         let dones = names.iter().filter(|name| **name == "skua_done").count();
         assert_eq!((dones, *error), (1, Some(0)), "{fence}: {names:?}");
         assert!(names.contains(&"skua_start"), "{fence}: {names:?}");
