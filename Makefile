@@ -130,8 +130,8 @@ gdb: kernel ## debug the kernel of a guest that runs with GDB=1
 bench: guest ## the measures, counted in guest instructions: out/bench.json
 	@$(IN) $(VM) bench $(PARTS)
 
-# What cargo fmt does not find: it is no crate.
-KERNEL_RUST := drivers/gpu/drm/skua/skua_main.rs
+# What cargo fmt does not find: it is no crate, or one of another workspace.
+OTHER_RUST := drivers/gpu/drm/skua/skua_main.rs qemu/fuzz/src/bin/*.rs
 
 rust-analyzer: kernel ## rust-project.json: an IDE sees driver, kernel and programs
 	@scripts/build analyzer
@@ -141,11 +141,11 @@ docs: kernel ## the manual and the libraries' documentation: out/docs/index.html
 
 fmt: setup ## format the sources
 	@$(SANDBOX) cargo fmt --all
-	@$(SANDBOX) rustfmt $(KERNEL_RUST)
+	@$(SANDBOX) rustfmt $(OTHER_RUST)
 
 lint: kernel ## check formatting, clippy, C style, scripts, and that the tables name what exists
 	@$(SANDBOX) cargo fmt --all --check
-	@$(SANDBOX) rustfmt --check $(KERNEL_RUST)
+	@$(SANDBOX) rustfmt --check $(OTHER_RUST)
 	@$(SANDBOX) cargo clippy --workspace --all-targets --locked -- -D warnings
 	@scripts/build lint
 	@$(SANDBOX) cargo test --quiet --locked --package skua-conformance --package skua-mutants

@@ -42,7 +42,10 @@ fuzz_target!(|data: &[u8]| session::with(|stepped| {
     // Without shared memory.
     let pixel = [PROGRAM[0], PROGRAM[2], PROGRAM[3]].map(|i| i.encode().to_le_bytes());
     stepped.set_vram(DATA + 0x800, &pixel.concat());
-    for (at, word) in [0, 0, 5, 0x4000, 0, 9, 0, 0x4000, 300_u32].into_iter().enumerate() {
+    for (at, word) in [0, 0, 5, 0x4000, 0, 9, 0, 0x4000, 300_u32]
+        .into_iter()
+        .enumerate()
+    {
         stepped.set_vram(DATA + 0x1000 + 4 * at as u64, &word.to_le_bytes());
     }
     let draw = Draw {
