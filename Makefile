@@ -172,7 +172,7 @@ prune: ## remove old entries of the cache, and say of each why and how large it 
 	@scripts/prune
 
 clean: ## remove what was built here; the cache stays
-	rm -rf out
+	rm -rf out rust-project.json
 
 distclean: clean ## remove the cache too: shared by all checkouts
 	rm -rf "$${SKUA_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/skua}"
