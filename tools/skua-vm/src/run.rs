@@ -33,7 +33,7 @@ pub(crate) struct Options {
     #[arg(long)]
     radius: Option<u32>,
     /// VRAM of the GPU: bytes, or with K, M or G; a power of two, at least 2M. The work needs four
-    /// times as much.
+    /// times as much, or a quarter of the guest's memory for the GPU if that is less.
     #[arg(long, default_value = "16M")]
     vram: String,
     /// Record what driver and device do: trace.pftrace and trace.html.

@@ -61,7 +61,7 @@ fn trace(seed: u64) -> Vec<Step> {
     };
     while steps.len() < STEPS {
         let most = 1 << random.below(12);
-        // CAST: at most 4096.
+        // CAST: at most 2048.
         let pages = 1 + random.below(most) as u64;
         if used + pages <= PAGES * 9 / 10 {
             steps.push(Step::Alloc(pages));
@@ -160,7 +160,7 @@ fn load() -> Result<()> {
 /// What the kernel's allocator does.
 fn theirs(steps: &[Step], contiguous: bool) -> Result<Outcome> {
     let steps = steps.iter().map(|step| match *step {
-        // CAST: at most 16 MiB, and far below 2^63.
+        // CAST: at most 8 MiB, and far below 2^63.
         Step::Alloc(pages) => (pages * PAGE_BYTES) as i64,
         Step::Free(number) => !(number as i64),
     });
