@@ -194,13 +194,18 @@ impl PageTables {
         }
     }
 
-    /// Gives a fence of the device its last value, unless it has that or is lost: nothing else ends
-    /// the waits for it. Without memory for that the device fails, and so they do.
+    /// Gives a fence of the device its last value ([`PageTables::reach`]).
     pub(crate) fn end_fence(&self, ending: &MonitoredFence) {
-        let ended = ending.signal(fence::MonitoredFence::END);
+        self.reach(ending, fence::MonitoredFence::END);
+    }
+
+    /// Gives a fence of the device a value, unless it has that or is lost: nothing else ends the
+    /// waits for it. Without memory for that the device fails, and so they do.
+    pub(crate) fn reach(&self, signalled: &MonitoredFence, value: u64) {
+        let reached = signalled.signal(value);
         // Refused with one of these if it has it, or if the device has failed.
         let is_over = [Some(Errno::INVAL), Some(Errno::CANCELED)];
-        if ended.is_err_and(|error| !is_over.contains(&error.errno())) {
+        if reached.is_err_and(|error| !is_over.contains(&error.errno())) {
             // If that fails the GPU is gone.
             let _ = self.kernel.mark_error();
         }
