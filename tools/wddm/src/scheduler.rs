@@ -219,7 +219,8 @@ impl Scheduler {
             if let Some(view) = fence.take_view() {
                 view.retire(Self::uses_of(&state));
             }
-            if fence.is_shared() {
+            // Others have it, or its end comes behind what was promised before.
+            if !fence.reached(MonitoredFence::END) {
                 self.tables.wake_sleepers();
             }
         }

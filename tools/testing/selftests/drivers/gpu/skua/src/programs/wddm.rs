@@ -2535,6 +2535,18 @@ fn a_destroyed_fence_lets_go_of_who_waits() {
     assert_eq!(fence.wait(0, patience()), handle);
     assert_eq!(rig.copy.wait_from_gpu(&[(&fence, 1)]), handle);
     assert_eq!(rig.copy.signal_from_gpu(&[(&fence, 1)]), handle);
+    // At once, and not when work is done that is to signal it.
+    let promised = rig.fence();
+    rig.start(&rig.copy, &[rig.wait_for_gate()]);
+    assert_eq!(rig.copy.signal_from_gpu(&[(&promised, 1)]), Ok(()));
+    thread::scope(|scope| {
+        let wait = scope.spawn(|| promised.wait(1, patience() * 3));
+        thread::sleep(Duration::from_millis(30));
+        promised.destroy();
+        eventually("it is woken", || wait.is_finished());
+        assert_eq!(wait.join().expect("a result"), handle);
+    });
+    rig.open_gate();
     rig.finish(&rig.copy);
 }
 
