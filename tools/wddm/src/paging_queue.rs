@@ -230,9 +230,10 @@ impl PagingQueue {
         }
         let value = *last + 1;
         if let Err(status) = operation(&fence.raw, value) {
-            // Who destroys the queue meanwhile signals all of its values.
+            // Who destroys the queue meanwhile signals all of its values, and so does a failure.
             return Err(match fence.is_closed() {
                 true => Status::INVALID_HANDLE,
+                false if fence.is_lost() => Status::DEVICE_REMOVED,
                 false => status,
             });
         }

@@ -366,7 +366,9 @@ impl Scheduler {
         let queue = state.queues.get_mut(&context);
         let queue = queue.ok_or(Status::INVALID_HANDLE)?;
         if queue.waits.len() >= MAX_WAITS {
-            queue.send(&self.tables, None, &[])?;
+            if let Err(status) = queue.send(&self.tables, None, &[]) {
+                return Err(self.verdict(state, status));
+            }
         }
         for (fence, value) in waits {
             match queue.waits.iter_mut().find(|(f, _)| f.id == fence.id) {
