@@ -32,7 +32,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use libskua::{Bo, Error};
+use libskua::{Bo, Errno, Error};
 
 use crate::{
     adapter::crowded,
@@ -302,8 +302,12 @@ fn evict(device: &Device, memories: &[Arc<Memory>]) -> Result<()> {
         if let Err(error) = kernel.evict(batch) {
             for before in bos[..n * BATCH].chunks(BATCH) {
                 // They were resident; without memory for it they are less so than they were.
-                let resident = kernel.make_resident(before).cannot_trim_further();
-                let _ = resident.submit_and_wait();
+                let resident = || kernel.make_resident(before).cannot_trim_further();
+                let done = resident().submit_and_wait();
+                // Something is locked, which no syncobj can wait for.
+                if done.is_err_and(|error| error.errno() == Some(Errno::BUSY)) {
+                    let _ = resident().submit();
+                }
             }
             return Err(error.into());
         }

@@ -5,6 +5,7 @@
 //! As in `wddm.rs`, work that is under way waits for the *gate*, a word of memory that the CPU
 //! writes when it pleases.
 
+use std::iter;
 use std::process::ExitCode;
 use std::sync::{mpsc, Arc};
 use std::thread;
@@ -34,6 +35,7 @@ pub(crate) fn main() -> ExitCode {
         a_paging_fence_is_the_queues_to_signal,
         residency_is_counted_all_or_none: 60,
         more_allocations_than_one_ioctl_takes: 60,
+        an_eviction_that_fails_evicts_nothing: 60 at_rest,
         residency_that_must_succeed: 60,
         row_0_21_what_is_locked_is_pending_until_it_is_unlocked: 60 at_rest,
         residency_that_waits_is_limited: 60 at_rest,
@@ -334,6 +336,26 @@ fn more_allocations_than_one_ioctl_takes() {
     assert_eq!(evict(&list[..2099]), Ok(0));
     assert_eq!(evict(&list[..1]), Err(Status::INVALID_PARAMETER));
     assert_eq!(evict(&list[2000..2001]), Err(Status::INVALID_PARAMETER));
+}
+
+/// Nor what is locked outside of video memory.
+fn an_eviction_that_fails_evicts_nothing() {
+    quiet();
+    let rig = Rig::new();
+    let queue = queue(&rig);
+    let (hidden, _cpu) = locked_out(&rig);
+    let many: Vec<_> = (0..1024).map(|_| rig.system(PAGE)).collect();
+    let list: Vec<&Allocation> = iter::once(&hidden).chain(&many).collect();
+    let made = queue.make_resident(&list[..1024], NONE);
+    assert_eq!(made.map(|paging| paging.status), Ok(Status::PENDING));
+    let evict = |list: &[&Allocation]| rig.device.evict(list, EvictFlags::empty());
+    // The last one is not resident, and is in another ioctl.
+    assert_eq!(evict(&list), Err(Status::INVALID_PARAMETER));
+    for one in [&list[..1], &list[1..1024]] {
+        assert_eq!(evict(one), Ok(0));
+        assert_eq!(evict(one), Err(Status::INVALID_PARAMETER));
+    }
+    assert_eq!(hidden.unlock2(), Ok(()));
 }
 
 fn residency_that_must_succeed() {
