@@ -204,7 +204,8 @@ impl Process {
         if let Some(parent) = object.parent() {
             table.get(parent)?;
         }
-        table.insert(object)
+        // Where there is no handle `object` is dropped behind the lock.
+        table.insert(object.clone())
     }
 
     // Adapters
@@ -688,7 +689,8 @@ impl Process {
         });
         if queue.is_err() {
             // Gone, if the device is.
-            let _ = lock(&self.table).remove(fence);
+            let fence = lock(&self.table).remove(fence);
+            drop(fence);
         }
         let queue = queue?;
         Ok(CreatedPagingQueue { queue, fence })
