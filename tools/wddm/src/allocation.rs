@@ -348,7 +348,13 @@ impl Allocation {
             }
             live.memory.clone()
         };
-        memory.lock()?;
+        let locked = memory.lock();
+        if let Err(status) = locked {
+            return Err(match self.is_destroyed() {
+                true => Status::INVALID_HANDLE,
+                false => status,
+            });
+        }
         let mut live = lock(&self.inner.live);
         // It may have been destroyed meanwhile, or locked: the kernel knows of the outermost alone.
         let live = live.as_mut().ok_or(Status::INVALID_HANDLE);
