@@ -760,7 +760,11 @@ impl Process {
     ) -> Result<()> {
         let flags = OfferFlags::from_bits(flags).ok_or(Status::INVALID_PARAMETER)?;
         let priority = offer::priority(priority)?;
-        let list = Self::named(&lock(&self.table), device, resource, allocations)?;
+        let list = {
+            let table = lock(&self.table);
+            Self::expect_device(&table, device)?;
+            Self::named(&table, device, resource, allocations)?
+        };
         let device = self.get_device(device)?;
         let list = self.get_allocations(&device, &list)?;
         let list: Vec<&Allocation> = list.iter().map(|allocation| &**allocation).collect();

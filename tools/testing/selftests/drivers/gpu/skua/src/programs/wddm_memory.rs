@@ -183,6 +183,10 @@ fn offers_by_handles() {
     }
     let type_mismatch = Some(Status::OBJECT_TYPE_MISMATCH);
     assert_eq!(offer(device, None, &[device], 1, 0).err(), type_mismatch);
+    assert_eq!(offer(queue, None, &list, 1, 0).err(), type_mismatch);
+    assert_eq!(p.destroy_device(other), Ok(()));
+    let stale = offer(other, None, &list, 1, 0);
+    assert_eq!(stale, Err(Status::INVALID_HANDLE));
     let strange = p.reclaim_allocations2(device, None, &list);
     assert_eq!(strange.err(), type_mismatch);
     // None of them was.
