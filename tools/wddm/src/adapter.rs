@@ -364,11 +364,13 @@ impl PartialEq for Adapter {
     }
 }
 
-/// Of a call that takes no video memory ENOSPC says, as EMFILE does, that there are too many of
-/// something.
+/// Of a call that takes no video memory ENOSPC says, as EMFILE, ENFILE and EOVERFLOW do, that there
+/// are too many of something.
 pub(crate) fn crowded(error: libskua::Error) -> Status {
     match error.errno() {
-        Some(Errno::NOSPC | Errno::MFILE) => Status::INSUFFICIENT_RESOURCES,
+        Some(Errno::NOSPC | Errno::MFILE | Errno::NFILE | Errno::OVERFLOW) => {
+            Status::INSUFFICIENT_RESOURCES
+        }
         _ => error.into(),
     }
 }
@@ -393,6 +395,8 @@ mod tests {
         for (errno, status) in [
             (Errno::NOSPC, Status::INSUFFICIENT_RESOURCES),
             (Errno::MFILE, Status::INSUFFICIENT_RESOURCES),
+            (Errno::NFILE, Status::INSUFFICIENT_RESOURCES),
+            (Errno::OVERFLOW, Status::INSUFFICIENT_RESOURCES),
             (Errno::NOMEM, Status::NO_MEMORY),
             (Errno::NODEV, Status::DEVICE_REMOVED),
         ] {

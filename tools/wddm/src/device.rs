@@ -106,7 +106,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// NO_MEMORY; INSUFFICIENT_RESOURCES if there are too many; DEVICE_REMOVED.
+    /// NO_MEMORY; INSUFFICIENT_RESOURCES if there are too many devices, fences or descriptors;
+    /// DEVICE_REMOVED.
     pub fn create(adapter: &Adapter) -> Result<Self> {
         let scheduler = Scheduler::new(adapter)?;
         adapter.register(&scheduler);

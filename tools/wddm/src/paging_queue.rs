@@ -168,7 +168,7 @@ impl PagingQueue {
     /// all of them: with MUST_SUCCEED that is DEVICE_REMOVED, and the device is in error
     /// ([`crate::DeviceState::OutOfMemory`]); INSUFFICIENT_RESOURCES if 1024 calls of the process
     /// are not done, 64 of them for want of an [`Allocation::unlock2`], or one is resident for too
-    /// many devices.
+    /// many devices, or too many times.
     pub fn make_resident(
         &self,
         allocations: &[&Allocation],

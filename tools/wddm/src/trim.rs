@@ -15,9 +15,11 @@ use std::{
     thread::{self, JoinHandle, ThreadId},
 };
 
+use libskua::Error;
 use rustix::event::EventfdFlags;
 
 use crate::{
+    adapter::crowded,
     device::Device,
     lock,
     page_tables::PageTables,
@@ -87,12 +89,13 @@ impl fmt::Debug for TrimCallbacks {
 }
 
 impl TrimCallbacks {
-    /// None. NO_MEMORY, also without a descriptor for it.
+    /// None. INSUFFICIENT_RESOURCES without a descriptor for it; NO_MEMORY.
     pub(crate) fn new() -> Result<Arc<Self>> {
-        let changed = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let (name, changed) = ("eventfd", rustix::event::eventfd(0, flags));
         Ok(Arc::new(Self {
             state: Mutex::default(),
-            changed: changed.map_err(Status::from_errno)?,
+            changed: changed.map_err(|errno| crowded(Error::System { name, errno }))?,
         }))
     }
 
