@@ -10,9 +10,11 @@
 //!   ioctl ── errno ──▶ libskua::Error ── From ──▶ Status ── to_errno ──▶ a caller that wants errno
 //! ```
 //!
-//! The pairs of [`Status::from_errno`] and [`Status::to_errno`] are those of the public libdxg,
-//! which D3DKMT clients on Linux know, with one addition: a lack of video memory has an errno of
-//! its own (ENOSPC), as DRM drivers have it, where libdxg's table merges it with ENOMEM.
+//! The pairs that go both ways, by [`Status::from_errno`] and [`Status::to_errno`], are those of
+//! the public libdxg, which D3DKMT clients on Linux know, with one addition: a lack of video memory
+//! has an errno of its own (ENOSPC), as DRM drivers have it, where libdxg's table merges it with
+//! ENOMEM. What else DRM drivers say, and this library's other statuses, are next to what they
+//! resemble, and do not come back as what they were.
 
 use std::fmt;
 
@@ -175,7 +177,8 @@ impl Status {
             Self::OBJECT_TYPE_MISMATCH => Errno::PROTOTYPE,
             Self::GRAPHICS_NO_VIDEO_MEMORY => Errno::NOSPC,
             _ if self.is_success() => return None,
-            _ => Errno::IO,
+            // Not EIO: what has no errno of its own does not say that the device is gone.
+            _ => Errno::REMOTEIO,
         })
     }
 }
@@ -266,6 +269,15 @@ mod tests {
         for status in Status::ALL {
             let wants = !status.is_success() || *status == Status::TIMEOUT;
             assert_eq!(status.to_errno().is_some(), wants, "{status}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_errno_of_its_own_tells_of_no_removed_device() {
+        for status in Status::ALL {
+            let back = status.to_errno().map(Status::from_errno);
+            let is_removed = back == Some(Status::DEVICE_REMOVED);
+            assert_eq!(is_removed, *status == Status::DEVICE_REMOVED, "{status}");
         }
     }
 
