@@ -30,9 +30,11 @@
 //! | `SYNCHRONOUS` | everything queued before the call is done | returns then (row 0.05) |
 //! | both | at once | returns then |
 //!
-//! "At once" is when the engines have dropped their translations of its addresses, which does not
-//! depend on what they execute. "Everything" is what is queued in any context of the device, here
-//! or in the kernel: nobody knows what of it uses the allocation. To access a [`Mapping`] that
+//! "Does not wait" is for what is queued: a call of another thread that submits may just wait for
+//! room ([`crate::Submission::submit`]), and without flags, or with `SYNCHRONOUS`, this is behind
+//! it. "At once" is when the engines have dropped their translations of its addresses, which does
+//! not depend on what they execute. "Everything" is what is queued in any context of the device:
+//! nobody knows what of it uses the allocation. To access a [`Mapping`] that
 //! somebody still holds is a bus error from then on (row 0.11). What another thread has just passed
 //! to a call counts as used, whatever the flags say. What a queued
 //! [update of addresses](crate::Context::update_gpu_virtual_address) was to map is not mapped then;
@@ -391,6 +393,9 @@ impl Allocation {
     }
 
     /// Maps it as a user-mode driver does, until the map is dropped: see the head of this file.
+    ///
+    /// It is locked before the wait. What is [hidden](AllocationDesc::hidden), for video memory
+    /// alone, and out stays out then: a wait for work that needs it there never ends.
     ///
     /// # Errors
     ///

@@ -4,8 +4,9 @@
 //!
 //! Packets of a context are done in the order in which they were queued: work
 //! ([`Context::submit`], [`Submission`]), signals of fences behind it, and waits before what
-//! follows. Nothing here waits for the GPU. Contexts of a device are not ordered among each other,
-//! but by fences.
+//! follows. Nothing here waits for what is queued, but a submission may wait for room in video
+//! memory, and other calls on contexts of its device behind it. Contexts of a device are not
+//! ordered among each other, but by fences.
 //!
 //! ```no_run
 //! # use wddm::{Context, MonitoredFence, Status};
@@ -270,7 +271,10 @@ impl<'a> Submission<'a> {
         self
     }
 
-    /// Queues it; it does not wait.
+    /// Queues it; it does not wait for what is queued before, but for room in video memory where
+    /// that is to be made (`DRM_IOCTL_SKUA_SUBMIT`): so does then what else needs the device's
+    /// contexts and fences, its state and destruction included, but for accepted signals of the
+    /// CPU.
     ///
     /// # Errors
     ///

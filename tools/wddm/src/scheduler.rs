@@ -18,7 +18,8 @@
 //! Locks: `state` guards everything here, and is held over submissions, so that each is accepted
 //! whole or not at all. Under it only the views of fences and the usage of allocations are locked,
 //! and what a bind needs. A submission may wait for room with it held: so signals of the CPU, which
-//! let the GPU go on, do without it. With any other lock held nothing waits for the GPU.
+//! let the GPU go on, do without it unless they are refused; destruction, which would make room,
+//! waits. With any other lock held nothing waits for the GPU.
 
 use std::{
     collections::HashMap,
