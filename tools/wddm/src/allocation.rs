@@ -442,9 +442,12 @@ impl Allocation {
 
     /// Destroys it (`D3DKMTDestroyAllocation2`): see the head of this file.
     ///
+    /// Its name is dead in any case. Where the kernel has no memory for the rest, its memory and
+    /// addresses stay until the device ends, and only with SYNCHRONOUS that is told.
+    ///
     /// # Errors
     ///
-    /// INVALID_HANDLE if it is destroyed already.
+    /// INVALID_HANDLE if it is destroyed already; NO_MEMORY with SYNCHRONOUS.
     pub fn destroy(&self, flags: DestroyFlags) -> Result<()> {
         if self.device.is_inherited() {
             return Ok(());

@@ -51,9 +51,11 @@ pub enum DeviceState {
     Hung,
     /// The GPU was reset, because of others' work or of nobody's.
     Reset,
-    /// The GPU is gone or does not answer any more.
+    /// The GPU is gone or does not answer any more, or it is for another reason: the program says
+    /// so ([`Device::mark_as_error`]); held work, or an update of addresses, could not be done; or
+    /// work of a destroyed context faulted, of which something was held.
     Stopped,
-    /// There was no memory to go on with.
+    /// What had to be made resident was not ([`crate::MakeResidentFlags::MUST_SUCCEED`]).
     OutOfMemory,
     /// Its commands or programs were malformed.
     DmaFault(Fault),
@@ -154,7 +156,9 @@ impl Device {
     ///
     /// TIMEOUT if `deadline` comes first; DEVICE_REMOVED if the device is or goes to error;
     /// INVALID_PARAMETER if there are none or more than [`MAX_FENCES`] fences, or one is of another
-    /// device; INVALID_HANDLE if one of them, or the device, is or gets destroyed.
+    /// device; INVALID_HANDLE if one of them, or the device, is or gets destroyed;
+    /// GRAPHICS_ALLOCATION_BUSY if a value that is missing comes when something is unlocked that
+    /// any thread has locked, also where another value might suffice; NO_MEMORY.
     pub fn wait_from_cpu(
         &self,
         waits: &[(&MonitoredFence, u64)],
@@ -167,8 +171,9 @@ impl Device {
 
     /// Adds 1 to an eventfd, once, when fences have their values, or the device is in error or
     /// destroyed (`hAsyncEvent`). Whoever is woken looks at the values and at the device's state.
-    /// The eventfd may be closed after this, and the fences destroyed: one that was shared is
-    /// waited for until others have signalled it, or cannot.
+    /// The eventfd may be closed after this, and the fences or the device destroyed: a fence that
+    /// was shared is waited for until others have signalled it, or cannot, or everything is dropped
+    /// that was made on the device.
     ///
     /// # Errors
     ///

@@ -18,7 +18,9 @@
 //! When the device goes to error, its fences become [`MonitoredFence::LOST`], unless they
 //! [keep their value](MonitoredFence::create_keeping), and all waits end with DEVICE_REMOVED (row
 //! 2.22). A wait that ends because of that, or because the fence is destroyed, never returns
-//! success.
+//! success. A fence that was [shared](MonitoredFence::share) another device may lose, too: a wait
+//! of a device that is active returns success then, and work that is held for it goes on; so who
+//! shares fences looks for the value [`MonitoredFence::LOST`].
 //!
 //! A fence that is destroyed is signalled as a whole, behind what is to signal it already, so that
 //! whoever waits goes on; unless it was [shared](MonitoredFence::share): then others may go on to
