@@ -4,8 +4,9 @@
 //!
 //! An open [`Adapter`] is what WDDM has as the pair of process and adapter: one open render node,
 //! one space of GPU addresses, shared by all devices that are made on it; each of them maps there
-//! by itself. It is cheap to clone, and is closed when the last clone and the last object made on
-//! it are gone.
+//! by itself. A process that opens it twice has two spaces, which may give out the same address,
+//! and each opening has limits and a priority class of its own. It is cheap to clone, and is closed
+//! when the last clone and the last object made on it are gone.
 
 use std::{
     path::PathBuf,
@@ -50,22 +51,22 @@ impl Luid {
     }
 }
 
-/// How important a process' work is (`D3DKMT_SCHEDULINGPRIORITYCLASS`): its contexts' priorities
-/// count as more, or less, but never as more than 7 or less than -7.
+/// How important the work of an adapter's opening is (`D3DKMT_SCHEDULINGPRIORITYCLASS`): its
+/// contexts' priorities count as more, or less, but never as more than 7 or less than -7.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PriorityClass {
-    /// Contexts of the process stand at priority -7, whatever their own is.
+    /// Its contexts stand at priority -7, whatever their own is.
     Idle = 0,
-    /// Contexts of the process count as of a priority that is 3 less than their own.
+    /// Its contexts count as of a priority that is 3 less than their own.
     BelowNormal = 1,
-    /// Contexts of the process count as what they are; so it is at first.
+    /// Its contexts count as what they are; so it is at first.
     #[default]
     Normal = 2,
-    /// Contexts of the process count as of a priority that is 3 more than their own.
+    /// Its contexts count as of a priority that is 3 more than their own.
     AboveNormal = 3,
-    /// Contexts of the process count as of a priority that is 6 more than their own.
+    /// Its contexts count as of a priority that is 6 more than their own.
     High = 4,
-    /// Contexts of the process stand at priority 7, whatever their own is.
+    /// Its contexts stand at priority 7, whatever their own is.
     Realtime = 5,
 }
 
@@ -195,9 +196,10 @@ impl Adapter {
         }
     }
 
-    /// Says how important the work of all contexts of this process on the adapter is
+    /// Says how important the work of all contexts of this opening is
     /// (`D3DKMTSetProcessSchedulingPriorityClass`): of those that there are, and of new ones. Their
-    /// own priorities ([`crate::Context::set_scheduling_priority`]) stay what they are.
+    /// own priorities ([`crate::Context::set_scheduling_priority`]) stay what they are, and so does
+    /// the class of the process' other openings.
     ///
     /// # Errors
     ///
@@ -262,7 +264,7 @@ impl Adapter {
         }
     }
 
-    /// What this process uses of a segment group, and may use (`D3DKMTQueryVideoMemoryInfo`).
+    /// What this opening uses of a segment group, and may use (`D3DKMTQueryVideoMemoryInfo`).
     ///
     /// The budget of video memory is what is resident for all devices of this opening together, and
     /// what that device may have more that may have most; with no device, what one would have.

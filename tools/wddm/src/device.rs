@@ -9,7 +9,7 @@
 //! ```
 //!
 //! It is a device of the kernel's with explicit residency: what is resident for it, its budget and
-//! whether it has failed the kernel knows. A process has 16 on an adapter at most.
+//! whether it has failed the kernel knows. An opening of an adapter has 16 at most.
 //!
 //! A fault, a job that hangs, or the loss of the GPU takes all of a device out of service, and
 //! nothing of another device. Its state says why; what comes next is a new device.
@@ -178,7 +178,7 @@ impl Device {
     /// # Errors
     ///
     /// As [`Device::wait_from_cpu`], without TIMEOUT; INVALID_PARAMETER if it is no eventfd;
-    /// INSUFFICIENT_RESOURCES if those of the process wait for 4096 values.
+    /// INSUFFICIENT_RESOURCES if those of the adapter's opening wait for 4096 values.
     pub fn wait_from_cpu_async(
         &self,
         waits: &[(&MonitoredFence, u64)],

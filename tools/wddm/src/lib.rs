@@ -8,7 +8,7 @@
 //!
 //! | type | WDDM | what it is |
 //! |---|---|---|
-//! | [`Adapter`] | `D3DKMTOpenAdapterFromLuid` | a GPU, and this process' addresses on it |
+//! | [`Adapter`] | `D3DKMTOpenAdapterFromLuid` | a GPU, and who has which addresses on it |
 //! | [`Device`] | `D3DKMTCreateDevice` | what is resident together, and goes to error together |
 //! | [`Context`] | `D3DKMTCreateContextVirtual` | a queue of work for a node |
 //! | [`Submission`] | `D3DKMTSubmitCommand` | work for it |

@@ -2,10 +2,10 @@
 
 //! What a device's work reaches: the kernel's device, and its page tables.
 //!
-//! The process has one space of addresses on an adapter ([`crate::address_space`]), and each device
+//! An opening of an adapter has one space of addresses ([`crate::address_space`]), and each device
 //! has page tables of its own, in which only that device maps. So an address means one thing at
-//! most in a process, while no device's work reaches what is another's, which could not be resident
-//! for it.
+//! most there, while no device's work reaches what is another's, which could not be resident for
+//! it.
 //!
 //! Of an explicit device of the kernel's, work finds in VRAM alone what is resident for it.
 //!
@@ -36,7 +36,7 @@ use crate::{
 
 /// A device of the kernel's, and its address space.
 pub(crate) struct PageTables {
-    /// Whose space of addresses it is, one for all devices of the process.
+    /// Whose space of addresses it is, one for all devices of the opening.
     adapter: Adapter,
     /// What `kernel` has mapped.
     vm: Vm,
@@ -212,7 +212,7 @@ impl PageTables {
     }
 
     /// Sleeps until an eventfd that does not block was added to, or the kernel has something to say
-    /// to a device of the process, which is passed on.
+    /// to a device of the opening, which is passed on.
     pub(crate) fn wait_for_events(&self, kick: &OwnedFd) {
         let mut fds = vec![PollFd::new(kick, PollFlags::IN)];
         // Of a GPU that is gone there is nothing to read.

@@ -166,9 +166,9 @@ impl PagingQueue {
     /// the device is destroyed; GRAPHICS_ALLOCATION_BUSY if one is offered; NO_MEMORY if they
     /// exceed the budget, which CANT_TRIM_FURTHER permits, or video memory, or there is no room for
     /// all of them: with MUST_SUCCEED that is DEVICE_REMOVED, and the device is in error
-    /// ([`crate::DeviceState::OutOfMemory`]); INSUFFICIENT_RESOURCES if 1024 calls of the process
-    /// are not done, 64 of them for want of an [`Allocation::unlock2`], or one is resident for too
-    /// many devices, or too many times.
+    /// ([`crate::DeviceState::OutOfMemory`]); INSUFFICIENT_RESOURCES if 1024 calls of the adapter's
+    /// opening are not done, 64 of them for want of an [`Allocation::unlock2`], or one is resident
+    /// for too many devices, or too many times.
     pub fn make_resident(
         &self,
         allocations: &[&Allocation],
