@@ -351,7 +351,7 @@ pub struct VideoMemoryInfo {
     /// What it should not exceed: beyond that its work waits for others' in turn, or, in system
     /// memory, it gets nothing more.
     pub budget: u64,
-    /// What it has: of video memory, what is resident and may be nowhere else.
+    /// What it has: of video memory, what is resident and may not be in system memory.
     pub current_usage: u64,
     /// 0: nothing can be reserved.
     pub current_reservation: u64,

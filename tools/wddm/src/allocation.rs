@@ -42,10 +42,10 @@
 //!
 //! # Residency
 //!
-//! Work finds an allocation for video memory alone if it is resident for the device, and may fault
-//! otherwise: [`crate::PagingQueue::make_resident`] makes it so, and tells when it is there;
-//! [`crate::Device::evict`] takes that back. What may be in system memory, too, work finds in any
-//! case.
+//! Work finds an allocation for video memory, alone or with the aperture, if it is resident for the
+//! device, and may fault otherwise: [`crate::PagingQueue::make_resident`] makes it so, and tells
+//! when it is there; [`crate::Device::evict`] takes that back. What may be in system memory, too,
+//! or in the aperture alone, work finds in any case.
 //!
 //! # CPU access
 //!

@@ -3,8 +3,8 @@
 //! Content that nobody needs for now: allocations are offered, and reclaimed.
 //!
 //! What becomes of an offered allocation, and when, is said by `DRM_IOCTL_SKUA_BO_OFFER`
-//! (`include/uapi/drm/skua_drm.h`). The kernel waits for work that was submitted to it before; work
-//! that still waits in this process for a fence of somebody else's may find nothing.
+//! (`include/uapi/drm/skua_drm.h`). The kernel waits for work that was submitted before; work that
+//! it holds for a fence may find nothing.
 //!
 //! WDDM lets what is resident be offered, too; here it is to be evicted first.
 
@@ -89,8 +89,9 @@ impl Device {
 impl PagingQueue {
     /// Takes [`Device::offer`] back, for all allocations or for none, also of those that are not
     /// offered (`D3DKMTReclaimAllocations2`): what became of the content of each. They are as those
-    /// that were just evicted when the call returns, and those for video memory alone have to be
-    /// made resident for work to find them; the paging fence counts it all the same.
+    /// that were just evicted when the call returns, and those for video memory without system
+    /// memory have to be made resident for work to find them; the paging fence counts it all the
+    /// same.
     ///
     /// # Errors
     ///

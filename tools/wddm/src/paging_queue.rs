@@ -17,15 +17,15 @@
 //! # Residency
 //!
 //! An allocation is resident for the device as often as it was made so and was not evicted. Of what
-//! may be in video memory alone, the device's work finds that, and nothing else: an access to what
-//! is not resident may be a fault. What is resident for a device is to fit into its budget, a share
+//! may be in video memory and not in system memory the device's work finds that, and nothing else:
+//! an access to what is not resident may be a fault. That is to fit into a device's budget, a share
 //! of video memory that shrinks and grows with what others want
 //! (`Documentation/gpu/skua/memory.rst`): more is refused, with the bytes that are too much
 //! ([`NotResident`]), unless there is nothing that the caller could evict first. Who has too much
 //! because of others is told ([`Device::register_trim_notification`]).
 //!
-//! What may be in system memory, too, is in no budget, and found by work wherever it is. What waits
-//! for the paging fence finds all of it where it is to be.
+//! What may be in system memory, too, or in the aperture alone, is in no budget, and found by work
+//! wherever it is. What waits for the paging fence finds all of it where it is to be.
 //!
 //! There is no priority among paging queues: the kernel does what it does for one device in the
 //! order in which it was asked.
