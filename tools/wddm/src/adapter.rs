@@ -271,7 +271,8 @@ impl Adapter {
     ///
     /// # Errors
     ///
-    /// NO_MEMORY; DEVICE_REMOVED.
+    /// INSUFFICIENT_RESOURCES if there is no device, and can be none more to ask; NO_MEMORY;
+    /// DEVICE_REMOVED.
     pub fn query_video_memory_info(&self, group: MemorySegmentGroup) -> Result<VideoMemoryInfo> {
         let devices = self.page_tables();
         let states = devices.iter().map(|tables| tables.kernel().state());
@@ -321,7 +322,8 @@ impl Adapter {
         space.give_back(va, size);
     }
 
-    /// Unmaps a range of a client's for all devices; called with the space locked.
+    /// Unmaps a range of a client's for all devices, or for some if it fails; called with the space
+    /// locked.
     pub(crate) fn unmap(&self, span: Span) -> Result<()> {
         let devices = self.page_tables();
         devices.iter().try_for_each(|tables| tables.unmap(span))

@@ -280,7 +280,7 @@ impl MonitoredFence {
     /// # Errors
     ///
     /// INVALID_PARAMETER if `initial` is [`MonitoredFence::LOST`]; INSUFFICIENT_RESOURCES if there
-    /// are too many; NO_MEMORY; DEVICE_REMOVED.
+    /// are too many; NO_MEMORY; DEVICE_REMOVED; INVALID_HANDLE if the device is destroyed.
     pub fn create(device: &Device, initial: u64) -> Result<Self> {
         Self::with(device, initial, false, Signallers::Client)
     }
@@ -299,8 +299,8 @@ impl MonitoredFence {
     ///
     /// # Errors
     ///
-    /// INVALID_HANDLE if there is no such descriptor, INVALID_PARAMETER if it is no fence's;
-    /// INSUFFICIENT_RESOURCES; NO_MEMORY; DEVICE_REMOVED.
+    /// INVALID_HANDLE if there is no such descriptor, or the device is destroyed, INVALID_PARAMETER
+    /// if it is no fence's; INSUFFICIENT_RESOURCES; NO_MEMORY; DEVICE_REMOVED.
     pub fn open(device: &Device, descriptor: BorrowedFd<'_>) -> Result<Self> {
         let scheduler = device.scheduler();
         let fence = scheduler.create_fence(

@@ -496,6 +496,9 @@ impl Adapter {
     /// (`D3DKMTFreeGpuVirtualAddress`), all of it. What is mapped there is unmapped, and the
     /// addresses can be another's at once, or when the updates of them are over that are queued.
     ///
+    /// If the kernel cannot unmap it, the range stays the client's; but some devices may have it
+    /// unmapped by then.
+    ///
     /// # Errors
     ///
     /// INVALID_PARAMETER if it is not just such a range; INSUFFICIENT_RESOURCES if too many binds

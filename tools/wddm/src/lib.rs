@@ -21,9 +21,10 @@
 //! | [`Process`], [`Handle`] | `D3DKMT_HANDLE` | all of these by number, for interfaces in C |
 //! | [`Status`] | `NTSTATUS` | how a call ended |
 //!
-//! All of it may be used from several threads at a time. Nothing polls: who waits sleeps in the
-//! kernel. A [`Device`] has a thread as long as trim callbacks are registered, and none otherwise.
-//! Objects destroy themselves when they are dropped.
+//! All of it may be used from several threads at a time. Who waits sleeps in the kernel, unless
+//! that lacks memory for it: a destruction asks again every 20 milliseconds then. A [`Device`] has
+//! a thread as long as trim callbacks are registered, and none otherwise. Objects destroy
+//! themselves when they are dropped.
 //!
 //! # A first program
 //!

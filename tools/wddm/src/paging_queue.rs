@@ -138,7 +138,8 @@ impl PagingQueue {
     ///
     /// # Errors
     ///
-    /// NO_MEMORY; DEVICE_REMOVED; INVALID_HANDLE if the device is destroyed.
+    /// INSUFFICIENT_RESOURCES if there are too many fences; NO_MEMORY; DEVICE_REMOVED;
+    /// INVALID_HANDLE if the device is destroyed.
     pub fn create(device: &Device) -> Result<Self> {
         Ok(Self {
             fence: Arc::new(MonitoredFence::of_paging(device)?),
