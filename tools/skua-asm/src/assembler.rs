@@ -134,7 +134,7 @@ struct Pending {
 
 #[derive(Default)]
 struct Assembler {
-    /// Labels, arguments and constants, which share one name space.
+    /// Labels, constants and names of registers, which share one name space.
     names: HashMap<String, Name>,
     /// Instructions so far.
     count: usize,
@@ -204,12 +204,7 @@ impl Assembler {
         line: &Line,
         meaning: Meaning,
     ) -> Result<(), LineError> {
-        if name.starts_with('.') || name.ends_with('.') {
-            return Err(LineError::new(
-                span,
-                format!("`{name}` cannot be a name: it starts or ends with a dot"),
-            ));
-        }
+        undotted(name, span)?;
         if register_number(name).is_some() {
             return Err(LineError::new(
                 span,
@@ -293,6 +288,7 @@ impl Assembler {
 
     fn argument(&mut self, cursor: &mut Cursor<'_>, words: usize) -> Result<(), LineError> {
         let (name, span) = cursor.word("the argument's name")?;
+        undotted(name, span)?;
         let index = self.arguments.last().map_or(0, |a| a.index + a.words);
         // A 64-bit argument starts at an even word, as a pair starts at an even register.
         let index = index.next_multiple_of(words);
@@ -802,6 +798,17 @@ fn suggest(error: LineError, candidate: Option<&str>) -> LineError {
         Some(candidate) => error.help(format!("did you mean `{candidate}`?")),
         None => error,
     }
+}
+
+/// Refuses a name that could be taken for a directive, or for a part of a longer name.
+fn undotted(name: &str, span: Span) -> Result<(), LineError> {
+    if name.starts_with('.') || name.ends_with('.') {
+        return Err(LineError::new(
+            span,
+            format!("`{name}` cannot be a name: it starts or ends with a dot"),
+        ));
+    }
+    Ok(())
 }
 
 fn once(given: bool, word: &str, span: Span) -> Result<(), LineError> {

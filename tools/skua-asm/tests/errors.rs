@@ -286,6 +286,24 @@ fn names() {
 }
 
 #[test]
+fn no_name_starts_or_ends_with_a_dot() {
+    for name in [".a", "a.", "."] {
+        let message = format!("`{name}` cannot be a name: it starts or ends with a dot");
+        for directive in [".arg", ".arg64", ".equ", ".reg"] {
+            let rest = match directive {
+                ".equ" => ", 1",
+                ".reg" => ", r1",
+                _ => "",
+            };
+            let column = directive.len() + 2;
+            let source = format!("{directive} {name}{rest}\nnop");
+            wrong(&source, 1, column, name.len(), &message);
+        }
+        wrong(&format!("{name}: nop"), 1, 1, name.len(), &message);
+    }
+}
+
+#[test]
 fn arguments() {
     wrong(
         ".arg a\n.arg64 a\nnop",
