@@ -6,8 +6,8 @@
 use super::shim;
 
 /// Has a worker not sleep in the next allocation because the group for which it is
-/// [charged](MemoryGroup::charge) is beyond `memory.high`: it is not to for one client when it works
-/// for the next. A process does, until it is killed.
+/// [charged](MemoryGroup::charge) is beyond `memory.high`: it is not to for one client when it
+/// works for the next. A process does, until it is killed.
 pub(crate) fn spare_worker() {
     // SAFETY: It changes the calling thread, and may be called in any.
     unsafe { shim::skua_memcg_spare_worker() }

@@ -32,10 +32,10 @@
 //! since others may come before them, are remembered; nothing is of what stays. So what is idle and
 //! nothing keeps is found at once, as it mostly is, and all else by one look at each object.
 //!
-//! Work uses all that its address space maps, however much that is, so it puts none of it in another
-//! place. Who looks for room and meets what was *used since* it came to its place takes the others
-//! first, and has it go behind them at the end. Where nearly all was used since, not all are looked
-//! at: of so many that were met who was used longest ago leaves.
+//! Work uses all that its address space maps, however much that is, so it puts none of it in
+//! another place. Who looks for room and meets what was *used since* it came to its place takes the
+//! others first, and has it go behind them at the end. Where nearly all was used since, not all are
+//! looked at: of so many that were met who was used longest ago leaves.
 //!
 //! # Examples
 //!

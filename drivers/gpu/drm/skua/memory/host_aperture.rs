@@ -282,9 +282,9 @@ impl Lists {
     }
 }
 
-/// Has the aperture show page `first` of `bo`, which is in `range`, and those from there on, as many
-/// as the `lists` are for, for which there are pages that show nothing, or, if it goes on where the last one
-/// ended, that can be taken back. `ENOMEM`, `EIO`, `ENODEV`.
+/// Has the aperture show page `first` of `bo`, which is in `range`, and those from there on, as
+/// many as the `lists` are for, for which there are pages that show nothing, or, if it goes on
+/// where the last one ended, that can be taken back. `ENOMEM`, `EIO`, `ENODEV`.
 fn reveal(
     dev: &SkuaDevice,
     aperture: &ApertureCaps,
