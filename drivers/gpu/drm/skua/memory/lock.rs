@@ -63,6 +63,8 @@ pub(crate) fn lock(locks: &Claims, dev: &SkuaDevice, parent: &Device<Bound>, bo:
     if gem::is_imported(&**bo) {
         return Err(EOPNOTSUPP);
     }
+    // Before it counts: others do not get into VRAM meanwhile what is locked.
+    may_be_reached(bo)?;
     locks.add(bo)?;
     let locked = offer::check(bo)
         .and_then(|()| be_reachable(dev, parent, bo))
@@ -91,6 +93,19 @@ pub(crate) fn forget(locks: &Claims, dev: &SkuaDevice, bo: &Bo) {
     }
 }
 
+/// `EPERM` if the CPU does not reach `bo` in VRAM, others may have it, and the GPU is to find it
+/// nowhere else.
+fn may_be_reached(bo: &BoRef) -> Result {
+    let is_foreign = {
+        let _reserved = resv::lock(&**bo)?;
+        gem::is_foreign(&**bo)
+    };
+    match is_foreign && bo.is_for_vram_alone() && !BoData::is_seen_in_vram(bo) {
+        true => Err(EPERM),
+        false => Ok(()),
+    }
+}
+
 /// Has `bo`, which is locked, be where the CPU reaches it until it is not locked any more.
 fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
     let mut patience = eviction::patience();
@@ -107,13 +122,7 @@ fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result 
             return settle(bo, patience);
         }
     }
-    let is_foreign = {
-        let _reserved = resv::lock(&**bo)?;
-        gem::is_foreign(&**bo)
-    };
-    if bo.is_for_vram_alone() && is_foreign {
-        return Err(EPERM);
-    }
+    may_be_reached(bo)?;
     if bo.is_for_vram_alone() {
         if bo.region() == REGION_VRAM {
             return Err(EPERM);
