@@ -479,6 +479,13 @@ struct Candidate<O> {
     copied: u64,
 }
 
+impl<O> Candidate<O> {
+    /// In which order they leave: the last first.
+    fn order(&self) -> impl Ord + use<O> {
+        Reverse((self.pass, Reverse(self.age), self.number))
+    }
+}
+
 /// What it costs that a candidate leaves.
 #[derive(Clone, Copy)]
 struct Cost {
@@ -644,8 +651,9 @@ impl<P: Place> Search<P> {
     /// The first of those that leave later.
     fn pop(&mut self) -> Option<Candidate<P::Object>> {
         if !replace(&mut self.is_sorted, true) {
-            let order = |one: &Candidate<_>| Reverse((one.pass, Reverse(one.age), one.number));
-            self.later.as_mut_slice().sort_unstable_by_key(order);
+            self.later
+                .as_mut_slice()
+                .sort_unstable_by_key(Candidate::order);
         }
         let one = self.later.pop()?;
         self.first_later = self.later.as_slice().last().map(|one| one.pass);
@@ -664,8 +672,22 @@ impl<P: Place> Search<P> {
 
     /// Has `one` be found, or found again, in its turn. `OutOfMemory`.
     fn put_back(&mut self, one: Candidate<P::Object>) -> Result<(), OutOfMemory> {
-        self.is_sorted = false;
-        self.push(one)
+        let order = one.order();
+        self.push(one)?;
+        let later = self.later.as_mut_slice();
+        // The one that was pushed is the last.
+        let rest = later.len().saturating_sub(1);
+        match later.get(rest.saturating_sub(USED_SINCE)..rest) {
+            // Among the first: where one comes for each that leaves it is soon in its place.
+            Some(first)
+                if self.is_sorted && first.first().is_some_and(|one| one.order() <= order) =>
+            {
+                let behind = first.len() - first.partition_point(|one| one.order() <= order);
+                later[rest - behind..].rotate_right(1);
+            }
+            _ => self.is_sorted = false,
+        }
+        Ok(())
     }
 
     /// Has what was passed over, since it was used, go behind the others, in the order of that.

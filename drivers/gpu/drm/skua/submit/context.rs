@@ -646,9 +646,10 @@ impl Context {
         most: u32,
         publish: impl FnOnce(&Fence) -> Few<Promise>,
     ) -> Result {
+        let uses_memory = work.uses_memory();
         // Whoever moves what is mapped sees that it is used.
         let (mut users, _turn) = match self.vm() {
-            Some(vm) if work.uses_memory() => {
+            Some(vm) if uses_memory => {
                 let (users, turn) = paging_in::lock(&self.dev, vm, || self.check(most).map(drop))?;
                 (Some(users), turn)
             }
@@ -684,7 +685,7 @@ impl Context {
         }
         let order = self.order.lock();
         let is_first = self.check(most)? == 0;
-        if let Some(vm) = self.vm() {
+        if let Some(vm) = self.vm().filter(|_| uses_memory) {
             vm.last_use.count_work(&self.dev);
         }
         if is_first {
