@@ -86,6 +86,7 @@ use crate::{
     },
     quota::Quota, //
 };
+use core::mem::replace;
 use kernel::{
     device::{
         Bound,
@@ -131,7 +132,11 @@ pub(crate) fn spend<T>(patience: &mut Jiffies, work: impl FnOnce() -> T) -> T {
 }
 
 /// Does `work`, which takes from its patience, with that of `patience` which is below `limit`.
-fn within<T>(limit: Jiffies, patience: &mut Jiffies, work: impl FnOnce(&mut Jiffies) -> T) -> T {
+pub(crate) fn within<T>(
+    limit: Jiffies,
+    patience: &mut Jiffies,
+    work: impl FnOnce(&mut Jiffies) -> T,
+) -> T {
     let limit = limit.min(*patience);
     let mut left = limit;
     let result = work(&mut left);
@@ -139,9 +144,13 @@ fn within<T>(limit: Jiffies, patience: &mut Jiffies, work: impl FnOnce(&mut Jiff
     result
 }
 
-/// How long who needs room waits for those that were chosen to leave, before it chooses others,
-/// too.
+/// How long who needs room waits before it takes the next way.
 const FIRST_MS: u32 = 1000;
+/// How long who needs room waits for what is about to be freed, before it has others leave, and for
+/// those that were chosen, before it chooses others, too.
+pub(crate) fn first() -> Jiffies {
+    msecs_to_jiffies(FIRST_MS)
+}
 
 /// How often it looks whether what was being cleared is free.
 const CLEAR_WAITS: u32 = 5;
@@ -197,7 +206,7 @@ pub(crate) fn allocate(
     } = wish;
     // To ask what is protected it has to stay.
     let region = dev.vram_region()?;
-    let (mut is_first, mut waits) = (true, 0);
+    let (mut is_first, mut nobody_leaves, mut waits) = (true, false, 0);
     let (mut charge, mut limit) = (None, None);
     let mut find = || loop {
         let ended = dev.moves.ended();
@@ -206,11 +215,13 @@ pub(crate) fn allocate(
             Err(Lack::Error(error)) => return Err(error),
             Ok(found) => return Ok(found),
         }
-        // Perhaps there is room in what is about to be freed.
-        match need {
-            Need::Needs => dev.destroyer.settle(dev, patience)?,
-            _ => within(moment(), patience, |left| dev.destroyer.settle(dev, left))?,
-        }
+        // Perhaps there is room in what is about to be freed; that may be others', and much.
+        let longest = match need {
+            Need::Needs if nobody_leaves => *patience,
+            Need::Needs => first(),
+            _ => moment(),
+        };
+        within(longest, patience, |left| dev.destroyer.settle(dev, left))?;
         let lack = match VramRange::try_new(dev, quota, part, bytes, &mut charge, patience) {
             Err(Lack::Error(error)) => return Err(error),
             Err(lack) => lack,
@@ -276,6 +287,9 @@ pub(crate) fn allocate(
                 Some(fence) => wait(&fence, patience)?,
                 None => *patience = patience.saturating_sub(1),
             }
+            continue;
+        }
+        if need == Need::Needs && *patience > 0 && !replace(&mut nobody_leaves, true) {
             continue;
         }
         // Or in what nobody has any more, but that is still being cleared.
@@ -517,7 +531,7 @@ pub(crate) fn wait_for_all(
 ) -> Result<bool> {
     // Who needs the room takes what comes first: those chosen may be in use for long, others not.
     let limit = match need {
-        Need::Needs => msecs_to_jiffies(FIRST_MS).min(*patience),
+        Need::Needs => first().min(*patience),
         Need::Prefers | Need::Own => *patience,
     };
     let is_part = limit < *patience;

@@ -88,6 +88,7 @@ use crate::{
 };
 use core::{
     iter::Flatten,
+    mem::replace,
     option, //
 };
 use kernel::{
@@ -258,14 +259,19 @@ fn map_alone(
     bytes: u64,
     patience: &mut Jiffies,
 ) -> Result<Arc<GartRange>> {
+    let mut nobody_leaves = false;
     loop {
         let ended = dev.moves.ended();
         match GartRange::new(dev, parent, memory, bytes) {
             Err(error) if error == ENOSPC => (),
             result => return result,
         }
-        // Perhaps there is room in what is about to be freed.
-        dev.destroyer.settle(dev, patience)?;
+        // Perhaps there is room in what is about to be freed; that may be others', and much.
+        let limit = match nobody_leaves {
+            true => *patience,
+            false => eviction::first(),
+        };
+        eviction::within(limit, patience, |left| dev.destroyer.settle(dev, left))?;
         match GartRange::new(dev, parent, memory, bytes) {
             Err(error) if error == ENOSPC => (),
             result => return result,
@@ -274,6 +280,9 @@ fn map_alone(
         let made = is_possible && make_room(dev, parent, bytes, patience)?;
         // Or in what leaves just now, or comes and can leave after that.
         if !is_possible || (!made && !dev.moves.wait(ended, patience)?) {
+            if is_possible && !replace(&mut nobody_leaves, true) {
+                continue;
+            }
             let place = Aperture::whole(dev, parent);
             eviction::tell_no_room(
                 dev,
