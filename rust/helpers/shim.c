@@ -118,7 +118,7 @@ struct dma_fence *skua_fence_all(struct dma_fence **fences, int count)
 	for (i = 0; i < count; i++)
 		dma_fence_unwrap_for_each(fence, &iter, fences[i])
 			all++;
-	flat = kmalloc_array(all, sizeof(*flat), GFP_KERNEL_ACCOUNT);
+	flat = kmalloc_array(all, sizeof(*flat), GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
 	if (!flat)
 		return NULL;
 	all = 0;
@@ -493,6 +493,25 @@ struct drm_gem_object *skua_gem_lru_behind(struct drm_device *dev, struct drm_ge
 }
 
 /*
+ * Lets go of mmap_lock in a fault of what maps @obj. The vma may go away with it, and with
+ * that the references of object and module: these are kept until skua_fault_end().
+ */
+static struct file *skua_fault_unlock(struct vm_fault *vmf, struct drm_gem_object *obj)
+{
+	struct file *file = get_file(vmf->vma->vm_file);
+
+	drm_gem_object_get(obj);
+	mmap_read_unlock(vmf->vma->vm_mm);
+	return file;
+}
+
+static void skua_fault_end(struct drm_gem_object *obj, struct file *file)
+{
+	drm_gem_object_put(obj);
+	fput(file);
+}
+
+/*
  * Takes the reservation lock of @obj in a fault, inside of mmap_lock. So as not to
  * hold that up it is only tried at first; if that fails, wait for it without
  * mmap_lock and have the fault done again, which then waits with it.
@@ -506,12 +525,11 @@ unsigned int skua_fault_reserve(struct vm_fault *vmf, struct drm_gem_object *obj
 
 	if (fault_flag_allow_retry_first(vmf->flags)) {
 		if (!(vmf->flags & FAULT_FLAG_RETRY_NOWAIT)) {
-			/* The vma may go away with mmap_lock, and its reference with it. */
-			drm_gem_object_get(obj);
-			mmap_read_unlock(vmf->vma->vm_mm);
+			struct file *file = skua_fault_unlock(vmf, obj);
+
 			if (!dma_resv_lock_interruptible(obj->resv, NULL))
 				dma_resv_unlock(obj->resv);
-			drm_gem_object_put(obj);
+			skua_fault_end(obj, file);
 		}
 		return (__force unsigned int)VM_FAULT_RETRY;
 	}
@@ -537,15 +555,16 @@ unsigned int skua_fault_wait_kernel(struct vm_fault *vmf, struct drm_gem_object 
 		return 0;
 
 	if (fault_flag_allow_retry_first(vmf->flags)) {
+		struct file *file;
+
 		if (vmf->flags & FAULT_FLAG_RETRY_NOWAIT) {
 			dma_resv_unlock(obj->resv);
 			return (__force unsigned int)VM_FAULT_RETRY;
 		}
-		drm_gem_object_get(obj);
-		mmap_read_unlock(vmf->vma->vm_mm);
+		file = skua_fault_unlock(vmf, obj);
 		dma_resv_unlock(obj->resv);
 		(void)dma_resv_wait_timeout(obj->resv, DMA_RESV_USAGE_KERNEL, true, moment);
-		drm_gem_object_put(obj);
+		skua_fault_end(obj, file);
 		return (__force unsigned int)VM_FAULT_RETRY;
 	}
 
@@ -594,19 +613,19 @@ void skua_inode_bring(struct inode *inode, unsigned long long size)
 unsigned int skua_fault_bring(struct vm_fault *vmf, struct drm_gem_object *obj,
 			      struct inode *inode)
 {
-	bool retry = fault_flag_allow_retry_first(vmf->flags);
+	struct file *file;
 
 	dma_resv_unlock(obj->resv);
-	if (retry && (vmf->flags & FAULT_FLAG_RETRY_NOWAIT))
-		return (__force unsigned int)VM_FAULT_RETRY;
-
-	/* It may go away with mmap_lock. */
-	drm_gem_object_get(obj);
-	if (retry)
-		mmap_read_unlock(vmf->vma->vm_mm);
-	skua_inode_bring(inode, obj->size);
-	drm_gem_object_put(obj);
-	return retry ? (__force unsigned int)VM_FAULT_RETRY : 0;
+	if (!fault_flag_allow_retry_first(vmf->flags)) {
+		skua_inode_bring(inode, obj->size);
+		return 0;
+	}
+	if (!(vmf->flags & FAULT_FLAG_RETRY_NOWAIT)) {
+		file = skua_fault_unlock(vmf, obj);
+		skua_inode_bring(inode, obj->size);
+		skua_fault_end(obj, file);
+	}
+	return (__force unsigned int)VM_FAULT_RETRY;
 }
 
 /* The page of @obj, counted from its start, that @vmf is about. */

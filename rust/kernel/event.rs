@@ -74,11 +74,7 @@ impl<D: Driver, E: Event> PendingEvent<D, E> {
         file: &drm::File<F>,
         mut event: E,
     ) -> Result<Self> {
-        let length = u32::try_from(size_of::<E>())?;
-        *event.header() = uapi::drm_event {
-            type_: E::TYPE,
-            length,
-        };
+        write_header(&mut event);
         let inner = KBox::new(
             Inner {
                 base: bindings::drm_pending_event::default(),
@@ -117,12 +113,23 @@ impl<D: Driver, E: Event> PendingEvent<D, E> {
         // SAFETY: The event is owned by `this`, which is not used any more, and is not sent: the
         // core reads it under its lock, after `drm_send_event()` has linked it, not before.
         unsafe {
-            change(&mut (*this.inner.as_ptr()).event);
+            let event = &mut (*this.inner.as_ptr()).event;
+            change(event);
+            write_header(event);
             bindings::drm_send_event(device::as_raw(&*this.dev), this.inner.as_ptr().cast());
         }
         // SAFETY: `this` is not dropped, so the reference is taken out of it once.
         drop(unsafe { core::ptr::read(&this.dev) });
     }
+}
+
+/// As the core reads it: how much it copies to the client is in it.
+fn write_header<E: Event>(event: &mut E) {
+    *event.header() = uapi::drm_event {
+        type_: E::TYPE,
+        // CAST: few bytes.
+        length: size_of::<E>() as u32,
+    };
 }
 
 impl<D: Driver, E: Event> Drop for PendingEvent<D, E> {
