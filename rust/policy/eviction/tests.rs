@@ -535,7 +535,8 @@ fn uses_are_before_others() {
     assert!(!first.is_before(first));
     // As what uses it, also at the same time; but not as what was only made.
     assert_eq!([first.with(second), second.with(first)], [second; 2]);
-    assert_eq!(second.with(second.again(3)), second.again(3));
+    assert_ne!(first.again(3), second);
+    assert_eq!(second.with(first.again(3)), first.again(3));
     assert_eq!(first.with(Uses::new(3)), first);
     // It is expected as long after that as it was before.
     let in_turn = second.again(10).until(first.again(20));
