@@ -669,6 +669,7 @@ struct page **skua_pages_get(struct inode *inode, unsigned long long size)
 	struct file file = { .f_inode = inode, .f_mapping = inode->i_mapping };
 	struct drm_gem_object obj = { .filp = &file, .size = size };
 	unsigned long index = 0, pages = size >> PAGE_SHIFT;
+	struct page **array;
 
 	/* As that does, and as its pages are to be from the start. */
 	mapping_set_unevictable(inode->i_mapping);
@@ -683,7 +684,11 @@ struct page **skua_pages_get(struct inode *inode, unsigned long long size)
 		index = folio_next_index(folio);
 		folio_put(folio);
 	}
-	return drm_gem_get_pages(&obj);
+	array = drm_gem_get_pages(&obj);
+	/* It does so itself, but not where there is no memory for the array. */
+	if (IS_ERR(array))
+		mapping_clear_unevictable(inode->i_mapping);
+	return array;
 }
 
 void skua_pages_put(struct inode *inode, unsigned long long size, struct page **pages, bool dirty)

@@ -212,11 +212,13 @@ impl Exec {
         crate::warn_on_once!(kept.is_err());
     }
 
+    /// The references go behind the locks: the last one of an object may ask for any of them.
     fn unlock_all(&mut self) {
-        while let Some(handle) = self.locked.pop() {
+        for handle in &self.locked {
             // SAFETY: By the type invariant it is locked by this thread, and was not unlocked yet.
             unsafe { shim::skua_resv_unlock(handle.as_raw()) };
         }
+        self.locked.clear();
     }
 }
 

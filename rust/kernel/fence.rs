@@ -334,7 +334,8 @@ impl Fence {
     pub(crate) fn has_error(&self) -> bool {
         // SAFETY: By the type invariant the field is there; it is one word, which others may write
         // just now.
-        unsafe { (&raw const (*self.as_raw()).error).read_volatile() != 0 }
+        // An array that is pending has 1 there (`PENDING_ERROR`, `dma-fence-array.c`).
+        unsafe { (&raw const (*self.as_raw()).error).read_volatile() < 0 }
     }
 
     /// Waits until the fence is signalled, at most `timeout` jiffies, until a signal arrives.
@@ -640,7 +641,7 @@ mod tests {
         let nested = Fence::all(all)?;
         first.signal(Err(EIO));
         assert!(one.wait_timeout(100).is_ok() && one.status() == Some(Err(EIO)));
-        assert!(!both.is_signaled());
+        assert!(!both.is_signaled() && !both.has_error());
         second.signal(Ok(()));
         assert!(both.wait_timeout(100).is_ok() && both.status() == Some(Err(EIO)));
         assert!(nested.wait_timeout(100).is_ok() && nested.status() == Some(Err(EIO)));

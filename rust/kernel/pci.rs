@@ -106,7 +106,8 @@ pub(crate) trait PciDriver: DriverExt {
     fn interrupt(dev: &drm::Device<Self>, vector: u32);
 
     /// The device is about to be unbound, and userspace may be at work; or probing it has failed,
-    /// and [`Self::start`] with it, or was not called. Undoes what it did.
+    /// and [`Self::start`] with it, or was not called. Undoes what it did. Is called once more when
+    /// userspace is about to find no device.
     fn stop(dev: &drm::Device<Self>);
 
     /// The system is about to sleep, and the device to lose its power: userspace is frozen, and
@@ -228,12 +229,19 @@ impl<'bound, D: PciDriver> Running<'bound, D> {
     }
 }
 
-/// At unbind, which drops it before what devres holds, and where the bus has no memory for it after
-/// a probe.
-impl<D: PciDriver> Drop for Running<'_, D> {
-    fn drop(&mut self) {
+impl<D: PciDriver> Running<'_, D> {
+    /// Has the driver stop the device. No handler that saw it run runs then.
+    fn stop(&self) {
         D::stop(self.registration.device());
         self.interrupts.synchronize();
+    }
+}
+
+/// After [`Bus::unbind`], before what devres holds; without it where the bus has no memory for it
+/// after a probe.
+impl<D: PciDriver> Drop for Running<'_, D> {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -251,6 +259,12 @@ impl<D: PciDriver> pci::Driver for Bus<D> {
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {
         // SAFETY: The bus, who alone calls this, drops it at unbind.
         unsafe { Running::new(pdev) }
+    }
+
+    /// As long as the bus keeps the device awake: when it drops `running`, the bridge above may have
+    /// lost its power (`pci_device_remove()`).
+    fn unbind<'bound>(_: &'bound pci::Device<Core<'_>>, running: Pin<&Running<'bound, D>>) {
+        running.stop();
     }
 }
 
