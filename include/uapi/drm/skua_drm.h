@@ -515,7 +515,8 @@ struct drm_skua_bo_create {
 	 * end VRAM, though they are resident.
 	 *
 	 * Where others need the room, an object in VRAM is moved to system memory, under
-	 * the same addresses of CPU and GPU, and back (DRM_IOCTL_SKUA_MAKE_RESIDENT). The
+	 * the same addresses of CPU and GPU, and back (DRM_IOCTL_SKUA_MAKE_RESIDENT,
+	 * DRM_IOCTL_SKUA_SUBMIT). The
 	 * CPU reaches it in both places, the GPU in those that are named: if that is not system
 	 * memory, the object is moved back before work runs in an address space that maps
 	 * it (DRM_IOCTL_SKUA_SUBMIT).
@@ -1630,6 +1631,12 @@ struct drm_skua_buffer {
  * waits: behind other calls that make room, as long as these take, and then as
  * DRM_IOCTL_SKUA_BO_CREATE does. Its ten seconds begin anew whenever less is out than before; it
  * ends, too, if that has not been so for twenty. Work without @buffers needs no memory.
+ *
+ * What may be in system memory, too, and would rather be in VRAM (&drm_skua_bo_create.preferred),
+ * but had to leave it for others or found no room when it was made, comes back where there is free
+ * room by now; of a device with explicit residency, if it is resident for that. Nobody leaves for
+ * it. Each call has a few such objects move, for which its work waits; until its turn comes the GPU
+ * goes on reaching such an object where it is.
  *
  * With a value of a monitored fence to wait for that is not reached, the work is **held**: it is
  * submitted in place of the client when it is, and so is then what comes behind it in its context.

@@ -295,6 +295,8 @@ pub(crate) struct Gpu {
     /// How many ranges of VRAM somebody has: with none, nothing is lost when the device loses its
     /// power.
     pub(crate) vram_ranges: Atomic<u32>,
+    /// How many of them were freed since probe, modulo 2^64.
+    pub(crate) vram_frees: Atomic<u64>,
     /// Tells userspace what became of the device.
     pub(crate) herald: Arc<Herald>,
     /// Who has how many of its address spaces and contexts, and how much system memory.
@@ -507,6 +509,7 @@ impl Gpu {
             destroyer,
             unflushed: Atomic::new(0),
             vram_ranges: Atomic::new(0),
+            vram_frees: Atomic::new(0),
             herald: Herald::new()?,
             users <- users,
             system,

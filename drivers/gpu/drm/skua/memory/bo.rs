@@ -482,6 +482,15 @@ impl BoData {
         self.needs_vram() && self.region() == REGION_SYSTEM
     }
 
+    /// Whether work does without it in VRAM, where it would rather be: what it may be in with that
+    /// is no better.
+    pub(crate) fn may_be_displaced(&self) -> bool {
+        self.may_be_in_vram()
+            && !self.needs_segment()
+            && !self.saves_context()
+            && self.sets().prefers(Segment::Vram, Segment::System)
+    }
+
     /// Whether it may have other pages one day than it has now, and so other sizes of pages.
     pub(crate) fn may_change(bo: &Bo) -> bool {
         // What the GPU reaches in system memory may be thrown away.

@@ -192,6 +192,12 @@ impl ClientDevice {
             && (!self.is_explicit() || bo.saves_context() || self.residents().has_now(bo))
     }
 
+    /// Whether `bo`, which is displaced and mapped for its work, is to come back for that. Also
+    /// under spin locks.
+    pub(crate) fn misses(&self, bo: &Bo) -> bool {
+        !bo.is_offered() && (!self.is_explicit() || self.residents().has_now(bo))
+    }
+
     /// Whether `bo` is nothing to its work from here on, and the work so far that may use it is
     /// filed with `bo`'s own reservation: it has explicit residency, and `bo` is not resident for
     /// it. Who has that reservation locked finds all that was filed when this says so.
@@ -293,11 +299,11 @@ impl PinnedDrop for ClientDevice {
 /// What wants `bo`, or what it is for, has changed: address spaces that map it look again whether
 /// they need it back.
 pub(crate) fn look_again(dev: &SkuaDevice, bo: &BoRef) {
-    if !bo.needs_vram() {
+    if !bo.needs_vram() && !bo.may_be_displaced() {
         return;
     }
     let all = for_each_user(dev, bo, |vm| {
-        vm.evicted.look_again(bo);
+        vm.list_for(bo).look_again(bo);
         Ok(())
     });
     crate::warn_on_once!(all.is_err());

@@ -4,7 +4,11 @@
 //! and are *out*, in system memory. Before work runs those that its [device](super::device) wants
 //! are brought back ([`paging_in`](super::paging_in)).
 //!
-//! An object that is out is in the list of each address space that is among its
+//! A second list has what is *displaced*: it would rather be in VRAM, where there was no room for
+//! it, and work does without. What of that the device misses comes back when there is room
+//! ([`residency::bring_back`](super::residency::bring_back)).
+//!
+//! An object that is out, or displaced, is in the list of each address space that is among its
 //! [users](super::installed). Who changes one of the two, by a move or a bind, holds the object's
 //! reservation lock; a move also those of the users, with which submissions look at the list. A
 //! user that goes takes its entry along, without these locks: so entries are counted, and whether a
@@ -38,9 +42,9 @@ use kernel::{
 
 /// An object in the list.
 pub(crate) struct Entry {
-    /// The object that is out.
+    /// The object that is in the list.
     bo: BoRef,
-    /// Whether work has to wait for it.
+    /// Whether it is to come back.
     wanted: bool,
     /// How often it was added and not removed; not 0.
     times: u32,
@@ -51,18 +55,43 @@ pub(crate) type Node = RBTreeNodeReservation<usize, Entry>;
 
 /// What is under the lock.
 struct List {
-    /// Objects that are out, by their address.
+    /// Objects that are not where they are to be, by their address.
     objects: RBTree<usize, Entry>,
     /// How many of them are wanted.
     wanted: usize,
+    /// Where [`Evicted::look`] goes on.
+    from: usize,
+    /// What it was called with when it began anew; [`ANY`] if more is wanted since.
+    begun: u64,
+    /// The same, of the last time that it came to the end.
+    done: u64,
 }
 
-/// The list of one address space.
+/// What [`Evicted::look`] is never called with.
+const ANY: u64 = u64::MAX;
+
+impl List {
+    /// The first object from address `from` on, and whether it is wanted.
+    fn next_from(&self, from: usize) -> Option<(BoRef, bool)> {
+        let cursor = self.objects.cursor_lower_bound(&from)?;
+        let (_, next) = cursor.current();
+        Some((next.bo.clone(), next.wanted))
+    }
+
+    /// More is wanted, perhaps behind the one that was looked at last.
+    fn is_more(&mut self) {
+        (self.begun, self.done) = (ANY, ANY);
+    }
+}
+
+/// A list of one address space.
 #[pin_data]
 pub(crate) struct Evicted {
     /// The client's device, which says what of them is to be resident.
     device: Arc<ClientDevice>,
-    /// What is out, and how much of it work waits for.
+    /// Whether it says so of an object in this list.
+    wants: fn(&ClientDevice, &Bo) -> bool,
+    /// What is in the list, and how much of it is to come back.
     #[pin]
     list: SpinLock<List>,
 }
@@ -72,14 +101,21 @@ fn key(bo: &Bo) -> usize {
 }
 
 impl Evicted {
-    /// An empty list for an address space of `device`.
-    pub(crate) fn new(device: &Arc<ClientDevice>) -> impl PinInit<Self> {
+    /// An empty list for an address space of `device`, of which that `wants` some back.
+    pub(crate) fn new(
+        device: &Arc<ClientDevice>,
+        wants: fn(&ClientDevice, &Bo) -> bool,
+    ) -> impl PinInit<Self> {
         let device = device.clone();
         pin_init!(Self {
             device,
+            wants,
             list <- new_spinlock!(List {
                 objects: RBTree::new(),
                 wanted: 0,
+                from: 0,
+                begun: ANY,
+                done: ANY,
             }),
         })
     }
@@ -91,10 +127,10 @@ impl Evicted {
 
     /// Nobody waits for what is to be destroyed.
     fn wants(&self, bo: &Bo) -> bool {
-        !bo.is_dying() && self.device.wants(bo)
+        !bo.is_dying() && (self.wants)(&self.device, bo)
     }
 
-    /// How much has to be brought back before work can run.
+    /// How many objects are to be brought back.
     pub(crate) fn wanted(&self) -> usize {
         self.list.lock().wanted
     }
@@ -107,12 +143,31 @@ impl Evicted {
     /// The first object behind `last` in some order, the very first if there is none; whether it is
     /// wanted.
     pub(crate) fn next(&self, last: Option<&BoRef>) -> Option<(BoRef, bool)> {
-        // No overflow: objects have a size.
-        let from = last.map_or(0, |last| key(last).saturating_add(1));
         let list = self.list.lock();
-        let cursor = list.objects.cursor_lower_bound(&from)?;
-        let (_, next) = cursor.current();
-        Some((next.bo.clone(), next.wanted))
+        // No overflow: objects have a size.
+        list.next_from(last.map_or(0, |last| key(last).saturating_add(1)))
+    }
+
+    /// Whether it is worth to look for what might come back, when so many ranges of VRAM were ever
+    /// freed: something is wanted, and was not looked at since the last one was, or since it is.
+    pub(crate) fn may_find(&self, frees: u64) -> bool {
+        let list = self.list.lock();
+        list.wanted > 0 && list.done != frees
+    }
+
+    /// The object behind the one that was looked at last, and whether it is wanted; none at the
+    /// end, behind which it begins anew. `frees` as for [`Self::may_find`].
+    pub(crate) fn look(&self, frees: u64) -> Option<(BoRef, bool)> {
+        let mut list = self.list.lock();
+        if list.from == 0 {
+            list.begun = frees;
+        }
+        let next = list.next_from(list.from);
+        match &next {
+            Some((bo, _)) => list.from = key(bo).saturating_add(1),
+            None => (list.from, list.done) = (0, list.begun),
+        }
+        next
     }
 
     /// `EBUSY` if the CPU has locked what is wanted, and may be in VRAM alone (row 0.21).
@@ -127,10 +182,12 @@ impl Evicted {
         Ok(())
     }
 
-    /// Whether `bo` is wanted may have changed since it was added.
+    /// Whether `bo` is wanted may have changed since it was added, or whether it can come.
     pub(crate) fn look_again(&self, bo: &Bo) {
         let mut list = self.list.lock();
-        let List { objects, wanted } = &mut *list;
+        let List {
+            objects, wanted, ..
+        } = &mut *list;
         if let Some(entry) = objects.get_mut(&key(bo)) {
             // No wrap: entries.
             *wanted -= usize::from(entry.wanted);
@@ -138,13 +195,16 @@ impl Evicted {
             entry.wanted = self.wants(bo);
             *wanted += usize::from(entry.wanted);
         }
+        list.is_more();
     }
 
     /// Adds `bo` once more.
     pub(crate) fn add(&self, bo: &BoRef, node: Node) {
         let unused = {
             let mut list = self.list.lock();
-            let List { objects, wanted } = &mut *list;
+            let List {
+                objects, wanted, ..
+            } = &mut *list;
             match objects.get_mut(&key(bo)) {
                 Some(entry) => {
                     // No wrap: a user adds it once.
@@ -159,6 +219,7 @@ impl Evicted {
                     };
                     *wanted += usize::from(entry.wanted);
                     objects.insert(node.into_node(key(bo), entry));
+                    list.is_more();
                     None
                 }
             }
@@ -171,7 +232,9 @@ impl Evicted {
     pub(crate) fn remove(&self, bo: &BoRef) {
         let gone = {
             let mut list = self.list.lock();
-            let List { objects, wanted } = &mut *list;
+            let List {
+                objects, wanted, ..
+            } = &mut *list;
             match objects.get_mut(&key(bo)) {
                 Some(entry) if entry.times > 1 => {
                     entry.times -= 1;

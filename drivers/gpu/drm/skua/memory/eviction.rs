@@ -57,7 +57,8 @@ use crate::{
         gart,
         relocation::{
             self,
-            relocate, //
+            relocate,
+            Reason, //
         },
         uses,
         vm::for_each_user,
@@ -371,6 +372,8 @@ pub(crate) struct Vram<'a> {
     reuse_distance: Option<u64>,
     /// The priority of what needs room: what is more important stays.
     level: Level,
+    /// Why others leave.
+    reason: Reason<'a>,
     /// Fences of the moves under way that make this room, in the order begun.
     moves: KVVec<Fence>,
     /// How many of these are [context allocations](super::save_areas).
@@ -391,6 +394,14 @@ impl<'a> Vram<'a> {
         }
     }
 
+    /// For who empties it for another reason than that room is needed.
+    pub(crate) fn whole(dev: &'a SkuaDevice, parent: &'a Device<Bound>) -> Self {
+        Self {
+            reason: Reason::Other,
+            ..Self::new(dev, parent, Part::Any, None)
+        }
+    }
+
     /// Nobody has left yet.
     pub(crate) fn new(
         dev: &'a SkuaDevice,
@@ -406,6 +417,7 @@ impl<'a> Vram<'a> {
             is_aperture_other: true,
             reuse_distance: None,
             level: Level::Minimum,
+            reason: Reason::NoRoom,
             moves: KVVec::new(),
             own: 0,
         }
@@ -498,7 +510,7 @@ impl<'a> Place for Vram<'a> {
             false => Victim::Idle,
         };
         note_use_by_work(self.dev, bo);
-        let moves = evict(self.dev, self.parent, bo, victim);
+        let moves = evict(self.dev, self.parent, bo, victim, self.reason);
         let leaves = left(moves, &mut self.moves)?;
         if leaves && bo.saves_context() {
             // No overflow: as many moves are in memory.
@@ -668,7 +680,7 @@ pub(crate) fn move_out(
         }
         false => Victim::Any,
     };
-    match evict(dev, parent, bo, victim) {
+    match evict(dev, parent, bo, victim, Reason::Other) {
         Ok(fence) => wait(&fence, patience),
         // Somebody else has moved it, and who maps it waits for that; or is about to; or uses it.
         Err(error) if error == EBUSY => {
@@ -755,7 +767,13 @@ pub(crate) fn next_use(dev: &SkuaDevice, bo: &BoRef, reuse_distance: Option<u64>
 /// `EBUSY` if it is not in VRAM, or arriving, pinned, about to be destroyed, no `victim`, or just
 /// being moved by somebody else; `ENOMEM`; `ENODEV`; `EINTR` if a signal arrives. Nothing has
 /// changed then.
-fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -> Result<Fence> {
+fn evict(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    bo: &BoRef,
+    victim: Victim,
+    reason: Reason<'_>,
+) -> Result<Fence> {
     let bytes = u64::try_from(bo.size())?;
     let Some(Memory::Vram(range)) = bo.sites.memory() else {
         return Err(EBUSY);
@@ -771,7 +789,7 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
     let may_wait = victim != Victim::Idle;
     if let Some((pages, memory)) = clean_copy::find(bo, may_wait)? {
         let new = Placement::System(pages, gart::site(dev, parent, bo, memory)?);
-        return relocate(dev, parent, bo, new, Some(from), may_wait, None);
+        return relocate(dev, parent, bo, new, Some(from), may_wait, reason);
     }
     // No quota keeps it in VRAM, whoever has used that up. It is no more than VRAM has: where a
     // quota is exceeded nothing new comes there.
@@ -782,7 +800,7 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, victim: Victim) -
         let (pages, system) = bo::system_memory(dev, parent, bo, share)?;
         Placement::System(pages, system)
     };
-    relocate(dev, parent, bo, new, Some(from), may_wait, None)
+    relocate(dev, parent, bo, new, Some(from), may_wait, reason)
 }
 
 /// Where objects are that the driver has leave.
@@ -809,10 +827,10 @@ impl Segment for Vram<'_> {
 /// Has what nobody works with, and may leave, begin to leave VRAM and the aperture. For tests,
 /// where it may be noticed: whatever fails, stays.
 pub(crate) fn evict_idle(dev: &SkuaDevice, parent: &Device<Bound>) {
-    let place = Vram::new(dev, parent, Part::Any, None);
+    let place = Vram::whole(dev, parent);
     for bo in Rank::ALL.into_iter().flat_map(|rank| place.walk(rank)) {
         if place.hold(&bo) == Hold::Nothing && is_idle(dev, &bo) {
-            drop(evict(dev, parent, &bo, Victim::Idle));
+            drop(evict(dev, parent, &bo, Victim::Idle, place.reason));
         }
     }
     gart::evict_idle(dev, parent);

@@ -55,7 +55,10 @@ use crate::{
             self,
             Segment, //
         },
-        relocation::relocate, //
+        relocation::{
+            relocate,
+            Reason, //
+        }, //
     },
     policy::{
         aperture_segment::{
@@ -463,7 +466,7 @@ fn evict(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, may_wait: bool) -
             _ => return Err(EBUSY),
         }
     };
-    relocate(dev, parent, bo, new, None, may_wait, None)
+    relocate(dev, parent, bo, new, None, may_wait, Reason::Other)
 }
 
 /// Has what nobody works with begin to leave the aperture. As [`eviction::evict_idle`].

@@ -100,7 +100,7 @@ struct Use {
     count: u32,
     /// How many of them are for what the GPU may write.
     writers: u32,
-    /// Whether the object is in its list of what is [out](evicted).
+    /// Whether the object is in its list of what is [out, or displaced](evicted).
     listed: bool,
 }
 
@@ -241,6 +241,13 @@ impl Sites {
         self.inner.lock().users.get(&asid).is_some()
     }
 
+    /// Whether no other address space is among the users.
+    pub(crate) fn is_only_user(&self, asid: Asid) -> bool {
+        let inner = self.inner.lock();
+        let is_only = inner.users.keys().all(|user| *user == asid);
+        is_only
+    }
+
     /// Whether the GPU may write it, by what is mapped or by a bind that was accepted. If not, not
     /// before the next [`Mapping`] is made, as long as the object's reservation is locked.
     pub(crate) fn has_writer(&self) -> bool {
@@ -249,15 +256,15 @@ impl Sites {
         has_writer
     }
 
-    /// Says whether a user has the object in its list of what is [out](evicted), and returns
-    /// whether it had; none if it is no user.
+    /// Says whether a user has the object in [its list](Vm::list_for), and returns whether it had;
+    /// none if it is no user.
     pub(crate) fn set_listed(&self, asid: Asid, listed: bool) -> Option<bool> {
         let mut inner = self.inner.lock();
         let user = inner.users.get_mut(&asid)?;
         Some(core::mem::replace(&mut user.listed, listed))
     }
 
-    /// Whether a user has the object in its list of what is out.
+    /// Whether a user has the object in its list.
     fn is_listed(&self, asid: Asid) -> bool {
         let inner = self.inner.lock();
         let listed = inner.users.get(&asid).is_some_and(|user| user.listed);
@@ -305,8 +312,8 @@ impl Mapping {
             write,
         };
         let bo = &mapping.bo;
-        if bo.is_out() && !bo.sites.is_listed(asid) {
-            vm.evicted.add(bo, evicted::Node::new(client_flags())?);
+        if (bo.is_out() || bo.is_displaced()) && !bo.sites.is_listed(asid) {
+            vm.list_for(bo).add(bo, evicted::Node::new(client_flags())?);
             bo.sites.set_listed(asid, true);
         }
         Ok(mapping)
@@ -383,7 +390,7 @@ impl Drop for Mapping {
         let dev = self.bo.dev();
         // One that is not in the table runs nothing any more.
         if let Some(vm) = dev.vms.find(self.asid) {
-            vm.evicted.remove(&self.bo);
+            vm.list_for(&self.bo).remove(&self.bo);
             dev.reapers.vms.bury(vm);
         }
     }

@@ -52,7 +52,10 @@ use crate::{
         },
         clean_copy,
         device::look_again,
-        relocation::relocate,
+        relocation::{
+            relocate,
+            Reason, //
+        },
         vm::for_each_user, //
     },
     policy::priority::Offer,
@@ -300,7 +303,7 @@ impl AlarmHandler for Discards {
             let parent = gpu::parent(&bound);
             let lost = bo::offered_share(&bo).and_then(|share| {
                 let nowhere = Placement::Resting(share);
-                relocate(&self.dev, parent, &bo, nowhere, None, true, None)
+                relocate(&self.dev, parent, &bo, nowhere, None, true, Reason::Other)
             });
             if lost.is_ok() {
                 missing = missing.saturating_sub((bo.size() / PAGE_SIZE) as u64);

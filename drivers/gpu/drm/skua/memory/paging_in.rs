@@ -49,7 +49,10 @@ use crate::{
         },
         gart,
         moves::UnderWay,
-        relocation::relocate,
+        relocation::{
+            relocate,
+            Reason, //
+        },
         vm::Vm,
         vram::{
             Part,
@@ -197,7 +200,7 @@ impl Pager {
     }
 
     /// Whether it is somebody's turn.
-    fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.state.lock().holder.is_some()
     }
 
@@ -474,7 +477,7 @@ fn bring_one(
         },
     };
     let new = Placement::Device(range.into());
-    match relocate(dev, parent, bo, new, None, true, None) {
+    match relocate(dev, parent, bo, new, None, true, Reason::Other) {
         // Somebody else was faster, or it is to be destroyed.
         Err(error) if error == EBUSY => Ok(()),
         result => result.map(|_| bo.last_use.count(dev)),
@@ -505,7 +508,7 @@ pub(crate) fn bring_to_aperture(
     let range = gart::map(dev, parent, &memory, bytes, need, patience)?;
     let site = SystemSite::Aperture(range);
     let new = Placement::System(pages, site);
-    match relocate(dev, parent, bo, new, None, may_wait, None) {
+    match relocate(dev, parent, bo, new, None, may_wait, Reason::Other) {
         Err(error) if error == EBUSY => Ok(()),
         result => {
             if result.is_ok() && BoData::is_held_out(bo) {

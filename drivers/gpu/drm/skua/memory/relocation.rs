@@ -114,6 +114,17 @@ fn place_of(memory: Option<&Memory>) -> Place {
     }
 }
 
+/// Why an object moves.
+#[derive(Clone, Copy)]
+pub(crate) enum Reason<'a> {
+    /// Others are to have its room in VRAM.
+    NoRoom,
+    /// For the device of a client, which has asked for that, and is told when it is over.
+    Asked(&'a ClientDevice),
+    /// None of these.
+    Other,
+}
+
 /// An object that is to move and all address spaces in which it is mapped, locked.
 struct Locked {
     /// First: the locks go before what they are of.
@@ -134,8 +145,8 @@ struct Locked {
 struct Apart(KVVec<(Handle, bool)>);
 
 impl Apart {
-    /// Of the address spaces `users` of `bo`. `asks` is told when the move is over.
-    fn new(bo: &BoRef, users: &[Arc<Vm>], asks: Option<&ClientDevice>) -> Result<Self> {
+    /// Of the address spaces `users` of `bo`. Who has asked for the move is told when it is over.
+    fn new(bo: &BoRef, users: &[Arc<Vm>], reason: Reason<'_>) -> Result<Self> {
         let mut apart = KVVec::new();
         if !bo.is_reached_if_resident() {
             return Ok(Self(apart));
@@ -143,7 +154,7 @@ impl Apart {
         for vm in users {
             let device = vm.device();
             let has_evicted = device.has_evicted(bo);
-            let is_told = asks.is_some_and(|it| it.id() == device.id())
+            let is_told = matches!(reason, Reason::Asked(it) if it.id() == device.id())
                 && device.is_explicit()
                 && device.residents().has_once(bo);
             if has_evicted || is_told {
@@ -169,12 +180,7 @@ impl Apart {
 impl Locked {
     /// Locks `bo` and its users, each with room for a fence; unless it `may_wait`, `bo` at once.
     /// `EBUSY`, `ENOMEM`; `EINTR` if a signal arrives.
-    fn new(
-        dev: &SkuaDevice,
-        bo: &BoRef,
-        may_wait: bool,
-        asks: Option<&ClientDevice>,
-    ) -> Result<Self> {
+    fn new(dev: &SkuaDevice, bo: &BoRef, may_wait: bool, reason: Reason<'_>) -> Result<Self> {
         let own = Handle::of(&**bo);
         let mut users: KVVec<Arc<Vm>> = KVVec::new();
         let mut old_users = 0;
@@ -199,7 +205,7 @@ impl Locked {
             }
             exec.reserve_fences()
         })?;
-        let apart = Apart::new(bo, users.get(old_users..).unwrap_or_default(), asks)?;
+        let apart = Apart::new(bo, users.get(old_users..).unwrap_or_default(), reason)?;
         Ok(Self {
             exec,
             own,
@@ -348,18 +354,18 @@ fn flush(bo: &BoRef, old: &Memory, users: &[Arc<Vm>]) -> Flush {
         .fold(Flush::Nothing, |flush, vm| flush.and(vm.asid()))
 }
 
-/// Tells `vm`, which may be among the users of `bo`, that it is out, with memory for that, or is
-/// not any more.
+/// Tells `vm`, which may be among the users of `bo`, that it is out, or displaced, with memory for
+/// that, or is not any more.
 fn list(bo: &BoRef, vm: &Vm, out: Option<evicted::Node>) {
     let is_out = out.is_some();
     // First: a user that goes meanwhile takes it back if it is told.
     if let Some(node) = out {
-        vm.evicted.add(bo, node);
+        vm.list_for(bo).add(bo, node);
     }
     let was_out = bo.sites.set_listed(vm.asid(), is_out);
     let has_changed = was_out == Some(!is_out);
     if has_changed != is_out {
-        vm.evicted.remove(bo);
+        vm.list_for(bo).remove(bo);
     }
 }
 
@@ -381,7 +387,7 @@ fn count(dev: &SkuaDevice, bo: &BoRef, from: Place, to: Place, way: Way) {
 
 /// A fence for all that a move of `bo` would wait for now. `ENOMEM`; `EINTR` if a signal arrives.
 pub(crate) fn work(dev: &SkuaDevice, bo: &BoRef) -> Result<Fence> {
-    let locked = Locked::new(dev, bo, true, None)?;
+    let locked = Locked::new(dev, bo, true, Reason::Other)?;
     let mut work = KVVec::new();
     let is_waited_for = |handle: &Handle| locked.apart.is_waited_for(handle);
     let collect = |fence| Ok(work.push(fence, client_flags())?);
@@ -400,7 +406,7 @@ pub(crate) fn work(dev: &SkuaDevice, bo: &BoRef) -> Result<Fence> {
 ///
 /// An address space is *apart* if its work does not wait for the move, nor the move for that: work
 /// of a device with explicit residency that has [evicted](ClientDevice::has_evicted) the object,
-/// or `asks` for the move, did not have the object resident before, and is told when it is over.
+/// or has asked for the move, did not have the object resident before, and is told when it is over.
 ///
 /// `EBUSY` if it is there already or on its way, or pinned, or about to be destroyed, or locked out
 /// of VRAM, or not where it is said to come `from`, or not offered and to go nowhere, or to leave
@@ -413,7 +419,7 @@ pub(crate) fn relocate(
     mut new: gem::PlacementOf<BoData>,
     from: Option<u32>,
     may_wait: bool,
-    asks: Option<&ClientDevice>,
+    reason: Reason<'_>,
 ) -> Result<Fence> {
     // None if it is thrown away.
     let memory = bo::memory_of(&new);
@@ -421,7 +427,7 @@ pub(crate) fn relocate(
         // Before the locks: what rests may have been swapped out.
         drop(gem::lock_brought(&**bo)?);
     }
-    let mut locked = Locked::new(dev, bo, may_wait, asks)?;
+    let mut locked = Locked::new(dev, bo, may_wait, reason)?;
     let planned = plan(dev, bo, &mut locked, &mut new, memory.as_ref(), from)?;
     if !may_wait && locked.is_in_use() {
         return Err(EBUSY);
@@ -431,8 +437,9 @@ pub(crate) fn relocate(
     let Plan { old, way, .. } = planned;
     let (from, to) = (place_of(Some(&old)), place_of(memory.as_ref()));
     let is_out = |memory: &Memory| is_unreached(bo, memory);
+    let is_displaced = matches!(reason, Reason::NoRoom) && bo.may_be_displaced();
     let mut nodes = KVVec::new();
-    if bo.needs_vram() && memory.as_ref().is_none_or(is_out) {
+    if is_displaced || (bo.needs_vram() && memory.as_ref().is_none_or(is_out)) {
         for _ in locked.users() {
             nodes.push(evicted::Node::new(client_flags())?, client_flags())?;
         }
@@ -510,7 +517,10 @@ pub(crate) fn relocate(
     if to == Place::Nowhere {
         BoData::set_discarded(bo);
     }
-    if bo.needs_vram() {
+    if from == Place::Vram || to == Place::Vram {
+        bo.set_displaced(is_displaced);
+    }
+    if bo.needs_vram() || is_displaced || to == Place::Vram {
         for vm in locked.users() {
             list(bo, vm, nodes.pop());
         }

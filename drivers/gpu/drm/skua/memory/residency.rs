@@ -38,7 +38,10 @@ use crate::{
         offer,
         paging_in,
         pending_residency,
-        relocation::relocate,
+        relocation::{
+            relocate,
+            Reason, //
+        },
         vm::{
             for_each_user,
             Vm, //
@@ -63,6 +66,7 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
+        atomic::Relaxed,
         Arc, //
     }, //
 };
@@ -181,7 +185,7 @@ pub(crate) fn forget(device: &ClientDevice, dev: &SkuaDevice, bo: &Bo) {
             bo.set_given_up();
         }
     }
-    if device.residents().forget(bo) && bo.needs_vram() {
+    if device.residents().forget(bo) {
         let bo: ARef<Bo> = bo.into();
         look_again(dev, &bo.into());
     }
@@ -241,7 +245,8 @@ fn check_budget(
 /// is a [context allocation](super::save_areas) that is used now. Not if no room is free, or it is
 /// in use and it may not wait; it comes with the next occasion then, or when it is made resident.
 pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, may_wait: bool) {
-    if !bo.is_better_in(Segment::Vram) || BoData::is_held_out(bo) || bo.is_dying() {
+    let stays = BoData::is_held_out(bo) || bo.is_dying() || gem::is_pinned(&**bo);
+    if stays || !bo.is_better_in(Segment::Vram) {
         return;
     }
     // Who has the turn does not see the room that is taken here before it is in its place.
@@ -252,10 +257,49 @@ pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, ma
         let range = VramRange::new(dev, &quota, part, u64::try_from(bo.size())?, &mut 0)?;
         // As in `move_in()`: others have it.
         let new = Placement::Device(range.into());
-        relocate(dev, parent, bo, new, None, may_wait, None)
+        relocate(dev, parent, bo, new, None, may_wait, Reason::Other)
     };
     // Where it is it can stay.
     drop(moved());
+}
+
+/// At how much of what is displaced one submission looks.
+const LOOKS: u32 = 8;
+
+/// Has some of what is displaced in `vm` come back to VRAM, where that has free room: as much as
+/// one submission is to do. Not while somebody makes room for what work cannot do without.
+///
+/// The submission waits for that, as all work of the address spaces that use it does; so what is in
+/// use comes only if that is by work which `is_before` the submission anyhow.
+pub(crate) fn bring_back(
+    dev: &SkuaDevice,
+    parent: &Device<Bound>,
+    vm: &Vm,
+    is_before: impl Fn(&Fence) -> bool,
+) -> Result {
+    let frees = dev.vram_frees.load(Relaxed);
+    if !vm.displaced.may_find(frees) || dev.pager.is_busy() {
+        return Ok(());
+    }
+    let work = vm.reservation().lock()?.fences(Usage::Bookkeep)?;
+    let is_in_turn = work.iter().all(is_before);
+    for _ in 0..LOOKS {
+        let Some((bo, is_wanted)) = vm.displaced.look(frees) else {
+            break;
+        };
+        let part = bo::part_of(dev, bo.flags(), bo.sets());
+        if !is_wanted || u64::try_from(bo.size())? > part.free_bytes(dev) {
+            continue;
+        }
+        // Others who have it are not to wait for this client's work.
+        let is_alone = bo.sites.is_only_user(vm.asid()) && !gem::is_foreign(&*bo);
+        let may_wait = is_in_turn && is_alone;
+        match may_wait || eviction::is_idle(dev, &bo) {
+            true => come_back(dev, parent, &bo, may_wait),
+            false => vm.displaced.look_again(&bo),
+        }
+    }
+    Ok(())
 }
 
 /// Has those of `objects` that are resident for `device` move to where they rather are to be, as
@@ -280,7 +324,8 @@ pub(crate) fn move_in(
                 Segment::Vram => match bo::room_in_vram(dev, parent, bo, &mut patience)? {
                     Some(range) => {
                         let new = Placement::Device(range.into());
-                        relocate(dev, parent, bo, new, None, may_wait, Some(device)).map(drop)
+                        let asked = Reason::Asked(device);
+                        relocate(dev, parent, bo, new, None, may_wait, asked).map(drop)
                     }
                     None => continue,
                 },

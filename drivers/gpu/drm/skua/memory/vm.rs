@@ -52,6 +52,7 @@ use crate::{
     memory::{
         bo::{
             self,
+            Bo,
             BoData,
             BoRef, //
         },
@@ -181,6 +182,9 @@ pub(crate) struct Vm {
     /// What of it has to be in VRAM and is not: to be brought back before a submission.
     #[pin]
     pub(crate) evicted: Evicted,
+    /// What of it would rather be in VRAM, where there was no room for it.
+    #[pin]
+    pub(crate) displaced: Evicted,
     /// The line of its binds' fences, which signal in order.
     fences: FenceContext,
     /// Held by who records and writes what page tables lead to: a bind, for each of its operations,
@@ -260,7 +264,8 @@ impl Vm {
                 root,
                 users,
                 last_use: LastUse::new(dev),
-                evicted <- Evicted::new(device),
+                evicted <- Evicted::new(device, ClientDevice::wants),
+                displaced <- Evicted::new(device, ClientDevice::misses),
                 fences: FenceContext::new(c"skua", c"bind"),
                 installing <- new_mutex!(false),
                 binds <- new_spinlock!(Binds::new()),
@@ -291,6 +296,14 @@ impl Vm {
     /// The device that says what has to be resident for its work, and whose failure ends that.
     pub(crate) fn device(&self) -> &Arc<ClientDevice> {
         self.evicted.device()
+    }
+
+    /// The list that `bo` is in if it is not where it is to be.
+    pub(crate) fn list_for(&self, bo: &Bo) -> &Evicted {
+        match bo.needs_vram() {
+            true => &self.evicted,
+            false => &self.displaced,
+        }
     }
 
     /// The root table, for context descriptors.
@@ -433,9 +446,11 @@ pub(crate) fn for_each_user(
 impl PinnedDrop for Vm {
     fn drop(self: Pin<&mut Self>) {
         crate::warn_on_once!(Signalling::is_inside());
-        self.evicted.clear(|bo| {
-            bo.sites.set_listed(self.reached.asid, false);
-        });
+        for list in [&self.evicted, &self.displaced] {
+            list.clear(|bo| {
+                bo.sites.set_listed(self.reached.asid, false);
+            });
+        }
     }
 }
 

@@ -468,5 +468,6 @@ fn free(dev: &SkuaDevice, blocks: &[PageRange]) {
         crate::warn_on_once!(vram.free(*block).is_err());
     }
     tell_use(dev, &vram);
+    dev.vram_frees.fetch_add(1, Relaxed);
     dev.vram_ranges.fetch_sub(1, Full);
 }

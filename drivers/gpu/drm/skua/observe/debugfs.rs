@@ -168,7 +168,7 @@ pub(crate) const FILES: &[DebugfsFile<SkuaDriver>] = &[
         name: c"evict",
         show: |dev, out| {
             let parent = gpu::parent(dev);
-            let moved = eviction::evict_all(dev, Vram::new(dev, parent, Part::Any, None))?;
+            let moved = eviction::evict_all(dev, Vram::whole(dev, parent))?;
             let left = eviction::evict_all(dev, Aperture::whole(dev, parent))?;
             writeln!(out, "{}", moved.saturating_add(left)).map_err(full)
         },
@@ -309,13 +309,15 @@ fn vms(dev: &SkuaDevice<Registered>, out: &mut SeqPrinter<'_>) -> Result {
         let (mappings, bytes, installed, tables) = vm.usage(parent);
         let line = writeln!(
             out,
-            "vm {}: mappings {} bytes {} installed {} tables {} held {}",
+            "vm {}: mappings {} bytes {} installed {} tables {} held {} out {} displaced {}",
             vm.asid(),
             mappings,
             bytes,
             installed,
             tables,
-            vm.holds().len()
+            vm.holds().len(),
+            vm.evicted.wanted(),
+            vm.displaced.wanted()
         );
         result = result.and(line.map_err(full));
     });

@@ -62,6 +62,7 @@ use crate::{
             UnderWay, //
         },
         paging_in,
+        residency,
         vm::{
             Vm,
             VmUse, //
@@ -113,6 +114,10 @@ use crate::{
     },
 };
 use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
     impl_has_work,
     list::{
         impl_list_arc_safe,
@@ -347,6 +352,14 @@ impl Context {
     /// Whether `fence` is of its submissions, which are done in order.
     pub(crate) fn is_own(&self, fence: &Fence) -> bool {
         fence.context() == self.fences.id()
+    }
+
+    /// Has some of what there was no room for come back to VRAM before more work is submitted.
+    pub(crate) fn bring_back(&self, parent: &Device<Bound>) {
+        if let Some(vm) = self.vm() {
+            // Where it is it can stay.
+            let _ = residency::bring_back(&self.dev, parent, vm, |work| self.is_own(work));
+        }
     }
 
     /// Its place in the table of context descriptors; the driver's own has none.

@@ -258,6 +258,7 @@ impl Paged {
             &mut reserved,
             Placement::System(self.pages.clone(), site),
         )?;
+        bo.set_displaced(bo.may_be_displaced() && bo.is_better_in(Segment::Vram));
         renew(bo);
         drop(reserved);
         Ok(bo.clone())

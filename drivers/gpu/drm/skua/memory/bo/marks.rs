@@ -36,6 +36,9 @@ const ABSENT: i8 = 1 << 5;
 /// It is in VRAM, and has a [clean copy](crate::memory::clean_copy).
 const CLEAN: i8 = 1 << 6;
 
+/// It is not in VRAM, where it would rather be, for want of room.
+const DISPLACED: i8 = i8::MIN;
+
 /// In [`BoData::lockers`]: it is locked in VRAM through the aperture.
 const HAS_HOST_APERTURE: i16 = 1 << 14;
 
@@ -149,6 +152,18 @@ impl BoData {
     /// copy may be one of what is lost.
     pub(crate) fn is_clean(&self) -> bool {
         self.marks.load(Relaxed) & CLEAN != 0
+    }
+
+    /// Says whether it is rather to be in VRAM, and is not for want of room. The caller holds its
+    /// reservation lock, or nobody else knows it.
+    pub(crate) fn set_displaced(&self, is_displaced: bool) {
+        self.mark(DISPLACED, is_displaced);
+    }
+
+    /// Whether there was no room for it in VRAM, where it would rather be than where it is. For
+    /// good as long as its reservation is locked.
+    pub(crate) fn is_displaced(&self) -> bool {
+        self.marks.load(Relaxed) & DISPLACED != 0
     }
 
     /// Whether it is resident for some device.

@@ -73,6 +73,8 @@ pub fn memory_and_maps_are_there_again(sleep: Sleep) {
         expect_gpu(&rig, &what, buffer.va, SIZE, pattern(seed as u64));
     }
     assert_eq!(out.cpu.read(0), 0x5eed);
+    // Work does without it, and has it come back all the same.
+    assert_eq!(place(client, handles[0]), Place::Vram);
     // What is mapped in VRAM comes back with work.
     assert_eq!(rig.run(Engine::Compute, &[write(out.va, 0x5eee)]), Ok(()));
     assert_eq!(out.cpu.read(0), 0x5eee);

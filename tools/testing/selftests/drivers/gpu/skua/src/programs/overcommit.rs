@@ -13,13 +13,13 @@ use skua_selftests::calls::Calls;
 use skua_selftests::client::{map, signal, unmap, wait, wait_value as wait_for_value};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
-    alone, evict_all, expect_gpu, explicit, gone, pattern, place, while_all_is_evicted,
-    while_the_cpu_writes, Numbers,
+    alone, evict_all, expect_gpu, explicit, gone, movable, movable_in_vram, pattern, place,
+    while_all_is_evicted, while_the_cpu_writes, Numbers,
 };
 use skua_selftests::race::Caller;
 use skua_selftests::raw::{in_child, Child};
-use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
-use skua_selftests::suite::{eventually, patience, rounds};
+use skua_selftests::rig::{copy, fill, wait_value, write, Buffer, Job};
+use skua_selftests::suite::{becomes, eventually, patience, rounds};
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{suite, tests, torture, Client, Engine, Errno, Place, Rig};
 use skua_uapi::*;
@@ -53,6 +53,12 @@ pub(crate) fn main() -> ExitCode {
         who_worked_longest_ago_makes_room: 60 at_rest,
         work_does_not_use_what_is_not_resident_for_it: 60 at_rest,
         what_work_uses_all_the_time_stays: 120 at_rest,
+        work_has_come_back_what_had_no_room: 60 at_rest,
+        what_was_made_elsewhere_comes_when_there_is_room: 60 at_rest,
+        what_is_not_resident_does_not_come_back_to_an_explicit_device: 60 at_rest,
+        one_submission_brings_little_back: 60 at_rest,
+        it_comes_back_between_the_work_of_one_context: 60 at_rest,
+        nothing_comes_back_that_has_others_wait: 60 at_rest,
         vram_four_times_over_in_turn: 240,
         vram_four_times_over_in_eight_processes: 600,
         killed_processes_leave_nothing: 240,
@@ -286,6 +292,131 @@ fn what_work_uses_all_the_time_stays() {
         }
     }
     assert_eq!(place(&idle, unused.handle), Place::System);
+}
+
+/// Has objects leave VRAM, each of as many bytes, for somebody who needs their room.
+#[track_caller]
+fn displace(rig: &Rig, handles: &[u32], size: u64) -> [Client; 2] {
+    assert_eq!(rig.set_priority(handles, DRM_SKUA_PRIORITY_MINIMUM), Ok(()));
+    let others = [filler(), Client::new()];
+    let bytes = size * u64::try_from(handles.len()).expect("few");
+    let vram = 1 << rig.region(Place::Vram).id;
+    assert!(others[1].bo_create(bytes, 0, vram).is_ok());
+    assert_eq!(gone(rig, handles), handles.len());
+    others
+}
+
+/// Waits until there is room again, of which others have let go.
+#[track_caller]
+fn room(rig: &Rig) {
+    becomes("room in VRAM", || {
+        rig.region(Place::Vram).used < MIB && !Function::first().clean().1
+    });
+}
+
+/// And nobody leaves for that. Nor does what was moved for another reason.
+fn work_has_come_back_what_had_no_room() {
+    const SIZE: u64 = MIB + PAGE;
+    let rig = alone();
+    let object = rig.bound(movable_in_vram(&rig, SIZE), SIZE);
+    object.cpu.fill(pattern(1));
+    let others = displace(&rig, &[object.handle], SIZE);
+    let before = evictions();
+    expect_gpu(&rig, "without room", object.va, SIZE, pattern(1));
+    assert_eq!(place(&rig, object.handle), Place::System);
+    assert_eq!(evictions(), before, "somebody has left");
+    drop(others);
+    room(&rig);
+    object.cpu.fill(pattern(2));
+    assert_eq!(place(&rig, object.handle), Place::System);
+    expect_gpu(&rig, "with room", object.va, SIZE, pattern(2));
+    assert_eq!(place(&rig, object.handle), Place::Vram);
+    object.cpu.expect("under the same mapping", pattern(2));
+    assert_eq!(evict_all(), 1);
+    expect_gpu(&rig, "moved for a test", object.va, SIZE, pattern(2));
+    assert_eq!(place(&rig, object.handle), Place::System);
+}
+
+/// Whether it was bound before or is bound then.
+fn what_was_made_elsewhere_comes_when_there_is_room() {
+    let rig = alone();
+    let other = filler();
+    let [early, late] = [(); 2].map(|()| movable(&rig, MIB));
+    let early_at = rig.bound_at_will(early, MIB);
+    let places = || [early, late].map(|handle| place(&rig, handle));
+    assert_eq!(places(), [Place::System; 2]);
+    drop(other);
+    room(&rig);
+    use_by_work(&rig, early_at);
+    assert_eq!(places(), [Place::Vram, Place::System]);
+    let late_at = rig.bound_at_will(late, MIB);
+    use_by_work(&rig, late_at);
+    assert_eq!(places(), [Place::Vram; 2]);
+}
+
+fn what_is_not_resident_does_not_come_back_to_an_explicit_device() {
+    let (rig, device) = explicit();
+    let handles = [(); 2].map(|()| movable_in_vram(&rig, MIB));
+    let [at, _] = handles.map(|handle| rig.bound_at_will(handle, MIB));
+    assert_eq!(rig.make_resident_for(device, 0, &handles[..1]), Ok(0));
+    let places = || handles.map(|handle| place(&rig, handle));
+    drop(displace(&rig, &handles, MIB));
+    room(&rig);
+    use_by_work(&rig, at);
+    assert_eq!(places(), [Place::Vram, Place::System]);
+}
+
+/// What work does not touch does not hold it up.
+fn one_submission_brings_little_back() {
+    const COUNT: usize = 50;
+    let rig = alone();
+    let handles = [(); COUNT].map(|()| movable_in_vram(&rig, PAGE));
+    let places = handles.map(|handle| rig.bound_at_will(handle, PAGE));
+    drop(displace(&rig, &handles, PAGE));
+    room(&rig);
+    let mut away = COUNT;
+    while away > 0 {
+        use_by_work(&rig, places[0]);
+        let now = gone(&rig, &handles);
+        assert!((1..=8).contains(&(away - now)), "{away}, then {now}");
+        away = now;
+    }
+}
+
+/// An object in either place that has left VRAM, which has room again, and where the GPU finds it;
+/// while work that was begun without room waits for `gate`.
+#[track_caller]
+fn displaced_beside<'a>(rig: &'a Rig, gate: &Buffer, engine: Engine) -> (u32, u64, Job<'a>) {
+    let handle = movable_in_vram(rig, MIB);
+    let va = rig.bound_at_will(handle, MIB);
+    let others = displace(rig, &[handle], MIB);
+    let waiting = rig.start(engine, &[wait_value(gate.va, 1)]);
+    drop(others);
+    room(rig);
+    (handle, va, waiting)
+}
+
+fn it_comes_back_between_the_work_of_one_context() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let (handle, va, waiting) = displaced_beside(&rig, &gate, Engine::Copy);
+    let next = rig.start(Engine::Copy, &[write(va, 1)]);
+    assert_eq!(place(&rig, handle), Place::Vram);
+    gate.cpu.write(0, 1);
+    assert_eq!([waiting, next].map(|job| job.wait()), [Ok(()); 2]);
+}
+
+fn nothing_comes_back_that_has_others_wait() {
+    let rig = alone();
+    let gate = rig.buffer(Place::System, PAGE);
+    let (handle, va, waiting) = displaced_beside(&rig, &gate, Engine::Compute);
+    use_by_work(&rig, va);
+    assert_eq!(place(&rig, handle), Place::System);
+    gate.cpu.write(0, 1);
+    assert_eq!(waiting.wait(), Ok(()));
+    // Nothing was freed since.
+    use_by_work(&rig, va);
+    assert_eq!(place(&rig, handle), Place::Vram);
 }
 
 fn vram_four_times_over_in_turn() {
