@@ -139,6 +139,9 @@ pub(crate) use rest::{
     wake, //
 };
 
+/// In [`BoData::region`]: it is destroyed, and nowhere from now on.
+const NOWHERE: i8 = 1 << 6;
+
 /// In [`BoData::made`], in place of the flags: [`ContextUse::Engine`].
 const FOR_ENGINE: u16 = 1 << 3;
 /// In [`BoData::made`], in place of the flags: [`ContextUse::Context`].
@@ -162,7 +165,8 @@ pub(crate) struct BoData {
     /// Its [`Placement`], under its reservation lock; and that lock's reservation, if it is an
     /// address space's.
     backing: Backing<VramSite, SystemSite, Arc<Share>>,
-    /// The number of the region that holds it, for those who look without the lock.
+    /// The number of the region that holds it, or [`NOWHERE`] with that of system memory, for those
+    /// who look without the lock.
     region: Atomic<i8>,
     /// For how many devices of clients it is resident.
     residents: Atomic<i16>,
@@ -310,7 +314,7 @@ pub(crate) fn installable(bo: &BoRef) -> Option<Memory> {
 
 /// Whether `bo` is destroyed; what is about to be may not be after all.
 pub(crate) fn is_destroyed(bo: &BoRef) -> bool {
-    bo.is_dying() && installable(bo).is_none()
+    bo.region.load(Acquire) & NOWHERE != 0
 }
 
 /// Whether `bo` is where it is said to be, and cleared: no work of the driver's own is under way
@@ -527,6 +531,6 @@ impl BoData {
     /// The region that holds it at the moment.
     pub(crate) fn region(&self) -> u32 {
         // CAST: stored so.
-        self.region.load(Acquire) as u32
+        (self.region.load(Acquire) & !NOWHERE) as u32
     }
 }

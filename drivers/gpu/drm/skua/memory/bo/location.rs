@@ -32,6 +32,7 @@ use crate::{
             Bo,
             BoData,
             BoRef,
+            NOWHERE,
             REGION_APERTURE,
             REGION_SYSTEM,
             REGION_VRAM, //
@@ -271,6 +272,10 @@ pub(crate) fn replace(
         | Placement::Resting(_)
         | Placement::Nowhere => REGION_SYSTEM,
     };
+    let mark = match &new {
+        Placement::Nowhere => NOWHERE,
+        _ => 0,
+    };
     let rank = match &new {
         Placement::System(_, SystemSite::Direct(_)) => Some(bo.awake_rank()),
         Placement::Resting(_) => Some(ranks::RESTING),
@@ -280,7 +285,7 @@ pub(crate) fn replace(
     gem::replace(bo, reserved, new)?;
     let level = bo.level();
     // CAST: few. Who sees it there sees whether it is arriving.
-    bo.region.store(region as i8, Release);
+    bo.region.store(region as i8 | mark, Release);
     bo.set_level(level);
     match rank {
         Some(rank) => lru::put(bo, rank),
