@@ -63,12 +63,28 @@ pub(crate) fn lock(locks: &Claims, dev: &SkuaDevice, parent: &Device<Bound>, bo:
     if gem::is_imported(&**bo) {
         return Err(EOPNOTSUPP);
     }
+    let reach = || {
+        offer::check(bo)?;
+        be_reachable(dev, parent, bo)?;
+        keep_nobody_out(dev, parent, bo)
+    };
     // Before it counts: others do not get into VRAM meanwhile what is locked.
     may_be_reached(bo)?;
-    locks.add(bo)?;
-    let locked = offer::check(bo)
-        .and_then(|()| be_reachable(dev, parent, bo))
-        .and_then(|()| keep_nobody_out(dev, parent, bo));
+    let mut patience = eviction::patience();
+    loop {
+        let may_be_kept_out = || gem::is_foreign(&**bo) && !BoData::is_seen_in_vram(bo);
+        if may_be_kept_out() {
+            eviction::spend(&mut patience, reach)?;
+        }
+        // Others' work brings it to VRAM before this, or finds it where it stays.
+        let _reserved = resv::lock(&**bo)?;
+        if !may_be_kept_out() || (bo.region() != REGION_VRAM && !bo.is_out()) {
+            locks.add(bo)?;
+            break;
+        }
+        patience = patience.checked_sub(1).ok_or(ENOSPC)?;
+    }
+    let locked = reach();
     if locked.is_err() {
         locks.undo(core::iter::once(bo));
         dev.pending_residency.look_again(locks);
@@ -106,7 +122,7 @@ fn may_be_reached(bo: &BoRef) -> Result {
     }
 }
 
-/// Has `bo`, which is locked, be where the CPU reaches it until it is not locked any more.
+/// Has `bo` be where the CPU reaches it, if it is locked until it is not any more.
 fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
     let mut patience = eviction::patience();
     while BoData::is_seen_in_vram(bo) {
@@ -133,7 +149,7 @@ fn be_reachable(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result 
     settle(bo, patience)
 }
 
-/// Has `bo`, which is locked, be in the aperture if others may have it, and the GPU finds it
+/// Has `bo`, which is to be locked, be in the aperture if others may have it, and the GPU finds it
 /// nowhere else as long as it is. `ENOSPC` if there is no room; as [`bring_to_aperture`].
 fn keep_nobody_out(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Result {
     if !gem::is_foreign(&**bo) || !bo.is_out() {
@@ -144,7 +160,7 @@ fn keep_nobody_out(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef) -> Resu
         _ => (),
     }
     let _reserved = resv::lock(&**bo)?;
-    match gem::is_foreign(&**bo) && BoData::is_held_out(bo) && bo.is_out() {
+    match gem::is_foreign(&**bo) && !BoData::is_seen_in_vram(bo) && bo.is_out() {
         true => Err(ENOSPC),
         false => Ok(()),
     }

@@ -13,10 +13,11 @@ use skua_selftests::events::Trace;
 use skua_selftests::function::Function;
 use skua_selftests::mapping::Mapping;
 use skua_selftests::moving::{
-    alone, evict_all, expect_gpu, explicit, pattern, place, resident, while_the_cpu_writes,
+    alone, evict_all, expect_gpu, explicit, pattern, place, resident, while_again,
+    while_the_cpu_writes,
 };
 use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
-use skua_selftests::suite::eventually;
+use skua_selftests::suite::{eventually, rounds};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
 use skua_spec::address::BusAddr;
 use skua_spec::mmu::Entry;
@@ -56,6 +57,7 @@ pub(crate) fn main() -> ExitCode {
         row_0_21_residency_waits_where_the_aperture_is_full: 60 at_rest,
         row_0_21_residency_comes_with_room_in_the_aperture: 60 at_rest,
         row_0_21_a_lock_that_others_could_not_work_under_is_refused: 60 at_rest,
+        row_0_21_a_lock_that_is_refused_refuses_no_work: 60,
         row_1_22_the_cpu_maps_the_system_pages at_rest,
         row_1_22_a_lock_leads_to_the_system_pages,
         row_0_28_the_window_snoops_what_the_cpu_has_cached_alone,
@@ -720,6 +722,25 @@ fn row_0_21_a_lock_that_others_could_not_work_under_is_refused() {
     assert_eq!(rig.lock(handle).map(drop), Ok(()));
     assert_eq!(place(&rig, handle), Place::Aperture);
     assert_eq!(other.run(Engine::Copy, &work), Ok(()));
+}
+
+/// At no moment: others work on while it is asked for again and again.
+fn row_0_21_a_lock_that_is_refused_refuses_no_work() {
+    let (rig, other) = (alone(), Rig::new());
+    let placements = bit(&rig, Place::Vram) | bit(&rig, Place::Aperture);
+    let handle = rig.bo_create(PAGE, 0, placements).expect("BO_CREATE");
+    let shared = rig.export(handle).expect("PRIME_HANDLE_TO_FD");
+    let theirs = other.import(&shared).expect("PRIME_FD_TO_HANDLE");
+    let va = other.bound_at_will(theirs, PAGE);
+    let _filler = buffer(&rig, &[Place::Aperture], WINDOW);
+    let client: &Client = &rig;
+    let lock = || assert_eq!(client.lock(handle).map(drop), Err(Errno::ENOSPC));
+    while_again(lock, || {
+        for round in 0..rounds(300) {
+            let done = other.run(Engine::Copy, &[fill(8, va, PAGE)]);
+            assert_eq!(done, Ok(()), "round {round}");
+        }
+    });
 }
 
 fn row_1_22_the_cpu_maps_the_system_pages() {
