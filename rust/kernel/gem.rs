@@ -1136,8 +1136,14 @@ where
     // SAFETY: Called with a valid file of this driver and an object that has this function.
     let (obj, file) = unsafe { (object::<T>(raw), DriverFile::<T>::from_raw(file)) };
     let obj: &DriverAllocImpl<T> = obj;
+    // What has a global name has that as long as anybody has a handle: others may have let go of
+    // theirs since this one was counted.
+    //
     // SAFETY: The object is valid; this handle is counted already, and nobody's is counted twice.
-    let is_others = unsafe { (&raw const (*raw).handle_count).read_volatile() } > 1;
+    let is_others = unsafe {
+        (&raw const (*raw).handle_count).read_volatile() > 1
+            || (&raw const (*raw).name).read_volatile() != 0
+    };
     let exported = &T::backing(obj).exported;
     // By its global name, which needs no dma-buf.
     let shared = match is_others && !exported.load(Relaxed) {
