@@ -46,39 +46,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures; returns whether all rows were filled.
+/// Measures; returns whether all rows were filled. What was measured before an error is told, too.
 fn run(options: &Options) -> Result<bool> {
     if options.work {
         record::work()?;
         return Ok(true);
     }
     let mut report = Report::default();
-    let mut rig = Rig::new()?;
-    machine(&rig, &mut report);
-    {
-        let trace = Trace::new()?;
-        submit::measure(&mut rig, &trace, &mut report).context("submission")?;
-        wait::measure(&mut rig, &trace, &mut report).context("waiting")?;
-    }
-    let rest = |rig: &Rig| rig.companion.away(|| rig.counters.rest());
-    rest(&rig)?;
-    tables::measure(&rig, &mut report).context("page tables")?;
-    residency::measure(&mut rig, &mut report).context("residency")?;
-    let share = options.json.as_deref().and_then(Path::parent);
-    rest(&rig)?;
-    aperture::measure(&rig, share, &mut report).context("the aperture")?;
-    fragmentation::measure(&mut report).context("fragmentation")?;
-    rest(&rig)?;
-    footprint::measure(&mut rig, &mut report).context("memory")?;
-    rest(&rig)?;
-    schedule::measure(&rig, &mut report).context("scheduling")?;
-    scenario::measure(&rig, &mut report).context("scenarios")?;
-    device::measure(&mut report).context("the device")?;
-    hang::measure(&rig, &mut report).context("a hang")?;
-    match &options.record {
-        Some(path) => record::measure(path, &mut report).context("the record")?,
-        None => record::unmeasured(&mut report)?,
-    }
+    let measured = measure(options, &mut report);
     print!("{report}");
     if let Some(path) = &options.json {
         let text = serde_json::to_string_pretty(&report.json())?;
@@ -91,7 +66,38 @@ fn run(options: &Options) -> Result<bool> {
     for name in &missing {
         eprintln!("skua-bench: {name} could not be measured");
     }
+    measured?;
     Ok(missing.is_empty())
+}
+
+/// Fills the rows of `report`, until one cannot be measured.
+fn measure(options: &Options, report: &mut Report) -> Result<()> {
+    let mut rig = Rig::new()?;
+    machine(&rig, report);
+    {
+        let trace = Trace::new()?;
+        submit::measure(&mut rig, &trace, report).context("submission")?;
+        wait::measure(&mut rig, &trace, report).context("waiting")?;
+    }
+    let rest = |rig: &Rig| rig.companion.away(|| rig.counters.rest());
+    rest(&rig)?;
+    tables::measure(&rig, report).context("page tables")?;
+    residency::measure(&mut rig, report).context("residency")?;
+    let share = options.json.as_deref().and_then(Path::parent);
+    rest(&rig)?;
+    aperture::measure(&rig, share, report).context("the aperture")?;
+    fragmentation::measure(report).context("fragmentation")?;
+    rest(&rig)?;
+    footprint::measure(&mut rig, report).context("memory")?;
+    rest(&rig)?;
+    schedule::measure(&rig, report).context("scheduling")?;
+    scenario::measure(&rig, report).context("scenarios")?;
+    device::measure(report).context("the device")?;
+    hang::measure(&rig, report).context("a hang")?;
+    match &options.record {
+        Some(path) => record::measure(path, report).context("the record"),
+        None => record::unmeasured(report),
+    }
 }
 
 /// What the numbers are of.
