@@ -165,7 +165,7 @@ impl<'a> Memory<'a> {
     }
 
     /// The time that an access takes more than one to VRAM, which is in what asks for it.
-    fn charge(&self, place: Place, bytes: u64) {
+    pub fn charge(&self, place: Place, bytes: u64) {
         if matches!(place, Place::System { .. }) {
             self.tally
                 .spend(bytes.div_ceil(ticks::SYSTEM_BYTES) * ticks::SYSTEM);

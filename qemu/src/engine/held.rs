@@ -17,12 +17,13 @@
 use skua_spec::context::{Descriptor, Image, IMAGE_SIZE, REGISTERS};
 use skua_spec::fault::{Access, Reason};
 use skua_spec::status::Counter;
+use vm_memory::VolatileSlice;
 
 use crate::engine::core::{Core, Flow};
 use crate::engine::packet::space_of;
-use crate::engine::save::{read_area, write_area};
+use crate::engine::save::{in_pages, read_area, write_area};
 use crate::fault::Fault;
-use crate::memory::Memory;
+use crate::memory::{Memory, Place};
 use crate::mmu::Space;
 
 /// A context that an engine holds.
@@ -36,6 +37,21 @@ pub(crate) struct Held {
     image: Image,
     /// What the packets see; of a context without a save area, the packet that runs.
     registers: [u64; REGISTERS as usize],
+}
+
+/// Registers, and where the image has them.
+pub(crate) struct Registers<'m> {
+    bytes: Vec<u8>,
+    slice: VolatileSlice<'m>,
+    place: Place,
+}
+
+impl Registers<'_> {
+    /// Has the image say them.
+    pub(crate) fn write(&self, memory: &Memory<'_>) {
+        self.slice.copy_from(&self.bytes);
+        memory.count_write(self.place, self.bytes.len() as u64);
+    }
 }
 
 fn to_bytes(words: &[u64]) -> Vec<u8> {
@@ -89,23 +105,60 @@ impl Core {
         }
     }
 
-    /// Has the image say what a packet has changed of the registers. Whether there was anything.
-    pub(crate) fn write_registers(&mut self, memory: &Memory<'_>) -> Result<bool, Fault> {
-        let Some(held) = &mut self.progress.held else {
-            return Ok(false);
-        };
-        let Some(area) = held.descriptor.save else {
-            return Ok(false);
-        };
+    /// Registers that are not as the image has them, and where that is.
+    fn changed_registers(&self) -> Option<(Space, u64, &[u64])> {
+        let held = self.progress.held.as_ref()?;
+        let area = held.descriptor.save?;
         if held.registers == held.image.registers {
-            return Ok(false);
+            return None;
         }
-        held.image.registers = held.registers;
-        let (space, bytes) = (space_of(&held.descriptor), to_bytes(&held.registers));
         let at = area.base.0 + Image::REGISTERS;
-        self.write_image(memory, space, at, &bytes)
-            .map_err(Fault::in_save_area)?;
-        Ok(true)
+        Some((space_of(&held.descriptor), at, &held.registers))
+    }
+
+    /// Has pass what it takes to write the registers that a packet has changed; no packet is
+    /// charged for it.
+    pub(crate) fn time_registers(&mut self, memory: &Memory<'_>) -> Result<(), Fault> {
+        let Some((space, at, registers)) = self.changed_registers() else {
+            return Ok(());
+        };
+        let (at, count, areas) = ((space, at), size_of_val(registers), &mut self.areas);
+        let timed = in_pages(areas, memory, at, count, Access::Write, |_, place, _| {
+            memory.charge(place, count as u64);
+        });
+        self.progress.overhead = memory.tally().time();
+        timed.map_err(Fault::in_save_area)
+    }
+
+    /// The registers that a packet has changed, once their time has passed.
+    pub(crate) fn find_registers<'m>(
+        &mut self,
+        memory: &Memory<'m>,
+    ) -> Result<Option<Registers<'m>>, Fault> {
+        let Some((space, at, registers)) = self.changed_registers() else {
+            return Ok(None);
+        };
+        let (bytes, access) = (to_bytes(registers), Access::Write);
+        let again = |memory: &Memory<'_>| self.areas.translate(memory, space, at, access);
+        let found = memory.look(true, again);
+        self.progress.overhead = memory.tally().time();
+        let place = found.map_err(Fault::in_save_area)?.place;
+        // They are in one page.
+        let slice = memory.slice(place, bytes.len() as u64, true);
+        let bad = Fault::access(Reason::BusError, access, at).in_save_area();
+        let slice = slice.map_err(|_| bad)?;
+        Ok(Some(Registers {
+            bytes,
+            slice,
+            place,
+        }))
+    }
+
+    /// The image has the registers of the packet that ends.
+    pub(crate) fn registers_are_written(&mut self) {
+        if let Some(held) = &mut self.progress.held {
+            held.image.registers = held.registers;
+        }
     }
 
     /// Writes the image of the context that is held, if any is, and holds none then.
@@ -162,8 +215,8 @@ impl Core {
         written
     }
 
-    /// SET_REGISTER: for the packets of the context that is held. Memory has the value when
-    /// [`Self::write_registers`] has written it.
+    /// SET_REGISTER: for the packets of the context that is held. Memory has the value when the
+    /// packet has ended.
     pub(crate) fn set_register(&mut self, index: u32, value: u64) -> Flow {
         let held = self.progress.held.as_mut();
         // Decoding has checked the index.

@@ -47,6 +47,8 @@ pub(crate) struct Packet {
     pub(crate) begun: bool,
     /// Bytes of the state in the save area when the packet began.
     pub(crate) saved: u32,
+    /// What writing its registers takes has passed, or passes.
+    pub(crate) ending: bool,
 }
 
 /// The address space of a context.
@@ -85,6 +87,7 @@ impl Packet {
             resume: false,
             begun: false,
             saved: 0,
+            ending: false,
         }
     }
 
@@ -160,15 +163,30 @@ impl Core {
             self.progress.draws = begun.is_some_and(Begun::draws);
             return Ok(None);
         }
-        if self.write_registers(memory)? {
+        if !packet.ending {
+            // What it takes passes before anything is written.
+            self.time_registers(memory)?;
+            if let Some(packet) = &mut self.progress.packet {
+                packet.ending = true;
+            }
             return Ok(None);
         }
+        let registers = self.find_registers(memory)?;
         // A fault from here on does not charge them once more.
         if let Some(packet) = &mut self.progress.packet {
             packet.ticks = 0;
         }
-        self.add_to_context(memory, packet.context, Descriptor::TICKS, packet.ticks)?;
-        self.add_to_context(memory, packet.context, Descriptor::PACKETS, 1)?;
+        // All of it or nothing: what is cut later has ended.
+        let (at, packets) = (Descriptor::TICKS, Descriptor::PACKETS - Descriptor::TICKS);
+        self.write_context(memory, packet.context + at, |place| {
+            memory.atomic_u64(place, true)?;
+            if let Some(registers) = registers {
+                registers.write(memory);
+            }
+            memory.add_u64(place, packet.ticks)?;
+            memory.add_u64(place.add(packets), 1)
+        })?;
+        self.registers_are_written();
         memory.tally().add(Counter::Packet, 1);
         self.progress.packet = None;
         self.consume(packet.bytes);

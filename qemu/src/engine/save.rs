@@ -377,7 +377,7 @@ fn state_at(area: &SaveArea) -> u64 {
 /// Does `part` for each part of `bytes` bytes in a save area, from `address` on, that lies in one
 /// page, with the number of bytes before it. While a part is moved the next one's address is
 /// translated: what takes longer passes.
-fn in_pages<'m>(
+pub(crate) fn in_pages<'m>(
     areas: &mut Mmu,
     memory: &Memory<'m>,
     (space, address): (Space, u64),

@@ -5,18 +5,18 @@
 
 use skua_gpu::engine::core::Outcome;
 use skua_gpu::vram;
-use skua_spec::address::{GpuPhys, GpuVa, PAGE_SIZE};
+use skua_spec::address::{BusAddr, GpuPhys, GpuVa, PAGE_SIZE};
 use skua_spec::command::{Command, BYTES_PER_TICK};
 use skua_spec::context::{Descriptor, Image, SaveArea, IMAGE_SIZE};
 use skua_spec::fault::{Access, Reason, Record, Space};
-use skua_spec::mmu::{PageSize, Target};
+use skua_spec::mmu::{Entry, PageSize, Target};
 use skua_spec::number::{Asid, EngineIndex};
 use skua_spec::preemption::Cause;
 use skua_spec::status::{self, Counter, EngineState};
 use skua_spec::ticks;
 use skua_testbed::{
-    resumed, Gpu, Stepped, ASID, BUFFER_VA, COLD, COMPUTE, CONTEXT, CONTEXT_ID, COPY, DATA,
-    DATA_VA, ENGINES, SAVE, SAVE_VA, STATE, STATUS,
+    resumed, Gpu, Stepped, ASID, BUFFER_VA, BUS, COLD, COMPUTE, CONTEXT, CONTEXT_ID, COPY, DATA,
+    DATA_VA, ENGINES, SAVE, SAVE_VA, STATE, STATUS, SYSTEM_FREE,
 };
 
 use crate::preemption::{exec_of, words, Random, AREA};
@@ -555,6 +555,90 @@ fn a_packet_that_ends_writes_its_registers() {
         assert_eq!(rig.ticks() - time, charged(&rig) - ticks + overhead);
         assert_eq!(rig.finish(), Outcome::Idle);
     }
+}
+
+/// Wherever a packet is cut, the image has its registers where it is complete, and else those from
+/// before it: run again, it does not see what it wrote itself.
+#[test]
+fn an_end_is_whole() {
+    type Cut = fn(&mut Rig);
+    let cuts: [(&str, Cut); 3] = [
+        ("a reset", Rig::reset),
+        ("a preemption", |rig| {
+            rig.preempt(1);
+        }),
+        ("a fault", |rig| {
+            rig.map_save_area(false);
+            rig.finish();
+            rig.map_save_area(true);
+            rig.reset();
+        }),
+    ];
+    for (name, cut) in cuts {
+        let mut ended = 0;
+        for steps in 0.. {
+            let mut rig = Rig::new(COMPUTE);
+            rig.packet(CONTEXT, &[set(1, 1)]);
+            rig.run(Command::FlushTlb { asid: None });
+            let charged = rig.stepped.vram64(CONTEXT + Descriptor::TICKS);
+            let (mut exec, fence) = rig.exec(CONTEXT, &[store(1), set(1, 2)]);
+            rig.stepped.start(COMPUTE, &[exec]);
+            for _ in 0..steps {
+                rig.stepped.step(COMPUTE, 1);
+            }
+            let shown = rig.stepped.cores[0].shown();
+            ended += u64::from(rig.stored(1) == 1 && shown.completed_fence != fence);
+            cut(&mut rig);
+            let what = format!("{name} behind {steps} steps");
+            let complete = rig.stepped.cores[0].shown().completed_fence == fence;
+            let packets = rig.stepped.vram64(CONTEXT + Descriptor::PACKETS);
+            assert_eq!(packets, 1 + u64::from(complete), "{what}");
+            let is_saved = rig.stepped.saved(CONTEXT) != 0;
+            assert!(name == "a preemption" || !is_saved, "{what}");
+            let value = 1 + u64::from(complete);
+            assert!(
+                is_saved || rig.image(CONTEXT).registers[1] == value,
+                "{what}"
+            );
+            if complete {
+                let own = 3 * ticks::COMMAND + 2 * COLD;
+                let now = rig.stepped.vram64(CONTEXT + Descriptor::TICKS);
+                assert_eq!(now - charged, own, "{what}");
+                break;
+            }
+            if is_saved {
+                exec = resumed(exec);
+            }
+            rig.run(exec);
+            assert_eq!(
+                (rig.stored(1), rig.image(CONTEXT).registers[1]),
+                (1, 2),
+                "{what}"
+            );
+        }
+        // There were places to cut it behind its last command.
+        assert!(name == "a preemption" || ended > COLD, "{name}: {ended}");
+    }
+}
+
+/// Nor has the image what belongs to an end that the descriptor cannot be told of.
+#[test]
+fn an_end_that_cannot_be_told_is_none() {
+    let mut rig = Rig::new(COMPUTE);
+    let descriptor = rig.stepped.vram_bytes(CONTEXT, Descriptor::SIZE as usize);
+    rig.stepped.set_system(SYSTEM_FREE, &descriptor);
+    let target = BusAddr(BUS + SYSTEM_FREE);
+    let at = rig.stepped.set_gart(0, Entry::gart(target, false, true));
+    let (mut exec, fence) = rig.exec(CONTEXT, &[set(1, 2)]);
+    if let Command::Exec { context, .. } = &mut exec {
+        *context = at;
+    }
+    rig.stepped.start(COMPUTE, &[exec]);
+    let Outcome::Faulted(record) = rig.finish() else {
+        panic!("no fault");
+    };
+    assert_eq!((record.reason, record.fence), (Reason::ReadOnly, fence));
+    assert_eq!(rig.image(CONTEXT).registers[1], 0);
 }
 
 #[test]
