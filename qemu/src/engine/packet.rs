@@ -153,7 +153,9 @@ impl Core {
             return Ok(Some(Outcome::Busy));
         }
         if packet.resume {
-            return self.restore(memory).map(|()| None);
+            let restored = self.restore(memory);
+            self.progress.overhead = memory.tally().time();
+            return restored.map(|()| None);
         }
         if let Some(address) = packet.command() {
             let (space, words) = (packet.space(), (packet.end - packet.at) / 4);
@@ -207,8 +209,8 @@ impl Core {
             return;
         };
         let (context, ticks) = (packet.context, std::mem::take(&mut packet.ticks));
-        // A descriptor that was refused is not written to.
-        if packet.descriptor.is_some() && ticks > 0 {
+        // A descriptor that was refused is not written to, and resuming is not the packet's time.
+        if packet.descriptor.is_some() && !packet.resume && ticks > 0 {
             // Where it cannot be written, the fault, or the reset, that is under way counts.
             let _ = self.add_to_context(memory, context, Descriptor::TICKS, ticks);
         }

@@ -501,7 +501,9 @@ impl Core {
         cause: Cause,
     ) -> Result<Option<Outcome>, Fault> {
         if cause.is_saved() {
-            self.save(memory)?;
+            let saved = self.save(memory);
+            self.progress.overhead = memory.tally().time();
+            saved?;
         }
         self.leave(memory)?;
         if cause == Cause::Idle {
@@ -545,7 +547,8 @@ impl Core {
         Ok(())
     }
 
-    /// Has the packet go on where its state says. It takes no time of its context.
+    /// Has the packet go on where its state says. It takes no time of its context, nor does an
+    /// attempt that fails.
     pub(crate) fn restore(&mut self, memory: &Memory<'_>) -> Result<(), Fault> {
         let Some(mut packet) = self.progress.packet else {
             return Ok(());
@@ -573,7 +576,6 @@ impl Core {
             // In the TLB it may take the place of a page that the packet accesses.
             self.read_program(&memory.in_passing(), packet.space(), program)?;
         }
-        self.progress.overhead = memory.tally().time();
         Ok(())
     }
 }

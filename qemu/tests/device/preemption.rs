@@ -7,8 +7,9 @@ use std::collections::{BTreeSet, VecDeque};
 
 use proptest::prelude::*;
 use skua_asm::{assemble, assemble_with, Program};
-use skua_gpu::engine::core::{Outcome, Shown};
+use skua_gpu::engine::core::{Core, Outcome, Shown};
 use skua_gpu::engine::save::{SAVE_SIZE, STATE_SIZE};
+use skua_gpu::memory::Memory;
 use skua_gpu::options::Preemption;
 use skua_gpu::vram;
 use skua_spec::address::{BusAddr, GpuPhys, GpuVa, PAGE_SIZE, VA_BITS};
@@ -909,6 +910,10 @@ fn a_save_area_that_is_not_there() {
             full,
             ..Preemption::default()
         };
+        let mut whole = Driver::new(preemption, work);
+        whole.advance(500);
+        whole.stepped.cores[0].invalidate(Some(ASID));
+        whole.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
         let mut driver = Driver::new(preemption, work);
         driver.advance(500);
         change(&mut driver.stepped, page);
@@ -917,7 +922,8 @@ fn a_save_area_that_is_not_there() {
         };
         let record = expected(&driver.stepped, reason, Access::Write, state_at(page));
         assert_eq!(outcome, Outcome::Faulted(record));
-        assert!(driver.charged() > 0);
+        // What the attempt takes is the engine's time.
+        assert_eq!(driver.charged(), whole.charged());
         assert_eq!(driver.stepped.saved(CONTEXT), 0);
         // It is faulted, and answers no request.
         driver.stepped.cores[0].preempt(9);
@@ -934,13 +940,14 @@ fn a_save_area_that_is_not_there() {
         driver.advance(500);
         driver.preempt(1).unwrap_or_else(|o| panic!("{o:?}"));
         forget(&mut driver.stepped, page);
-        let saved = driver.stepped.saved(CONTEXT);
+        let (saved, charged) = (driver.stepped.saved(CONTEXT), driver.charged());
         let Outcome::Faulted(found) = driver.finish() else {
             panic!("it has restored");
         };
         let record = expected(&driver.stepped, Reason::NotPresent, Access::Fetch, address);
         assert_eq!(found, record);
         assert_eq!(driver.stepped.saved(CONTEXT), saved);
+        assert_eq!(driver.charged(), charged);
     }
 }
 
@@ -1011,7 +1018,7 @@ fn states_that_are_not_the_buffers() {
         let mut exec = resumed(exec);
         change(&mut driver.stepped, &mut exec);
         let before = driver.memory();
-        let saved = driver.stepped.saved(CONTEXT);
+        let (saved, charged) = (driver.stepped.saved(CONTEXT), driver.charged());
         let head = driver.stepped.tail(COMPUTE);
         driver.stepped.start(COMPUTE, &[exec]);
         let outcome = driver.finish();
@@ -1031,7 +1038,40 @@ fn states_that_are_not_the_buffers() {
         };
         assert_eq!(outcome, Outcome::Faulted(expected), "{name}");
         assert_eq!(driver.stepped.saved(CONTEXT), saved, "{name}");
+        assert_eq!(driver.charged(), charged, "{name}");
         assert!(driver.memory() == before, "{name}");
+    }
+}
+
+/// A program that cannot be read anew is a fault of the packet, which is not charged for the look.
+#[test]
+fn a_program_that_cannot_be_read_anew() {
+    let (mut driver, exec) = stopped();
+    let charged = driver.charged();
+    let at = driver.stepped.entry_at(DATA_VA, 0);
+    driver.stepped.set_vram64(at, 0);
+    driver.stepped.cores[0].invalidate(Some(ASID));
+    driver.stepped.start(COMPUTE, &[resumed(exec)]);
+    let Outcome::Faulted(record) = driver.finish() else {
+        panic!("it was read");
+    };
+    assert_eq!(record.reason, Reason::NotPresent);
+    assert_eq!(driver.charged(), charged);
+}
+
+/// A reset while a packet is restored finds no time of its own.
+#[test]
+fn a_reset_within_restoring_charges_nothing() {
+    for steps in 0..20 {
+        let (mut driver, exec) = stopped();
+        let charged = driver.charged();
+        driver.stepped.start(COMPUTE, &[resumed(exec)]);
+        for _ in 0..steps {
+            driver.stepped.step(COMPUTE, 1);
+        }
+        let reset = |core: &mut Core, memory: &Memory<'_>| core.reset(memory);
+        driver.stepped.with_memory(COMPUTE, reset);
+        assert_eq!(driver.charged(), charged, "{steps}");
     }
 }
 
