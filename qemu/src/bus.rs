@@ -16,6 +16,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use skua_spec::address::PAGE_SIZE;
 use vm_memory::{MmapRegion, VolatileMemory, VolatileSlice};
 
+use crate::repeats::Repeats;
+
 /// Bits of a bus address.
 pub const BUS_BITS: u32 = 48;
 
@@ -83,6 +85,8 @@ struct Table {
 pub struct Bus {
     /// Read-locked over every step of an engine, so that a change waits for accesses under way.
     table: RwLock<Table>,
+    /// Ranges of which a part was lost as there are [`MAX_RANGES`].
+    cut: Repeats,
 }
 
 impl Bus {
@@ -126,11 +130,9 @@ impl Bus {
             table.mappings.remove(&start);
             let is_cut_in_two = start < address && mapping_end > end;
             if is_cut_in_two && table.mappings.len() + 2 > MAX_RANGES {
-                tracing::warn!(
-                    address,
-                    end,
-                    "too many ranges: what is behind is not mapped"
-                );
+                if let Some(times) = self.cut.count() {
+                    tracing::warn!(times, address, end, "too many ranges: one was cut");
+                }
             } else if mapping_end > end {
                 let mut right = mapping.clone();
                 right.backing.offset += end - start;

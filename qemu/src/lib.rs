@@ -54,6 +54,7 @@ pub mod mmu;
 pub mod options;
 pub mod program;
 pub mod registers;
+pub mod repeats;
 pub mod status;
 pub mod tlb;
 pub mod vram;

@@ -61,7 +61,12 @@ fn start_with(name: &str, options: &[&str]) -> Server {
     let child = Process::new(env!("CARGO_BIN_EXE_skua-gpu"))
         .arg("--socket")
         .arg(&socket)
-        .args(["--vram-size", "4M", "--log", "error"])
+        .args(["--vram-size", "4M"])
+        .args(if options.contains(&"--log") {
+            [].iter()
+        } else {
+            ["--log", "error"].iter()
+        })
         .args(options)
         .stderr(File::create(&log).unwrap())
         .spawn()
@@ -403,6 +408,23 @@ fn ranges_that_cannot_be_mapped() {
     let reason = server.status32(status::FAULTS + skua_spec::fault::Record::REASON);
     assert_eq!(reason, skua_spec::fault::Reason::BusError as u32);
     server.end();
+}
+
+/// Behind an IOMMU a guest has as many ranges refused as it likes: the log grows ever more slowly.
+#[test]
+fn a_guest_does_not_fill_the_log() {
+    let mut server = start_with("refused", &["--log", "warn"]);
+    let fd = server.file.as_raw_fd();
+    for _ in 0..1025 {
+        server.client.dma_map(0, BUS, 0x1000, fd).unwrap();
+    }
+    server.client.shutdown().unwrap();
+    assert!(server.child.wait().unwrap().success());
+    let log = std::fs::read_to_string(&server.log).unwrap();
+    std::fs::remove_file(&server.log).unwrap();
+    let told = log.lines().filter(|line| line.contains("not mapped"));
+    // The first, and then as often as their number has doubled.
+    assert_eq!(told.count(), 11, "{log}");
 }
 
 /// A debugger, or a host under load, may stop the server for long: nobody on its side gives up.

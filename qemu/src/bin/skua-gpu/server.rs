@@ -16,6 +16,7 @@ use skua_gpu::device::Device;
 use skua_gpu::events::Events;
 use skua_gpu::interrupt::Interrupts;
 use skua_gpu::options::{Options, Stepping};
+use skua_gpu::repeats::Repeats;
 use skua_gpu::vram::{Aperture, Vram};
 use skua_spec::config;
 use skua_spec::pci::{BAR_HOST_APERTURE, BAR_REGS, BAR_REGS_SIZE, BAR_VRAM};
@@ -83,6 +84,7 @@ pub(crate) fn serve(cli: &Cli) -> Result<()> {
         memory: GuestMemory::default(),
         vectors,
         device,
+        refused: Repeats::default(),
     };
     server.run(&mut backend)?;
     Ok(())
@@ -162,6 +164,8 @@ struct Backend {
     memory: GuestMemory,
     /// The event descriptors that QEMU gave for MSI-X.
     vectors: Arc<Vectors>,
+    /// Ranges that were not mapped.
+    refused: Repeats,
 }
 
 impl Backend {
@@ -239,7 +243,9 @@ impl ServerBackend for Backend {
         tracing::debug!(address, size, offset, ?flags, "map");
         // An error would end QEMU. What is not mapped is a bus error when it is used.
         if let Err(error) = self.map(flags, offset, address, size, file) {
-            tracing::warn!(address, size, %error, "a range was not mapped");
+            if let Some(times) = self.refused.count() {
+                tracing::warn!(times, address, size, %error, "a range was not mapped");
+            }
         }
         Ok(())
     }
