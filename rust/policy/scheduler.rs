@@ -41,9 +41,9 @@
 //! let limits = Limits { quantum: 1000, patience: 10_000, protection: 100 };
 //! let mut scheduler = Scheduler::new(limits);
 //! let [low, high] = [-1, 1].map(|priority| Level::of(priority).expect("a level"));
-//! scheduler.wait(low, 0);
-//! scheduler.wait(high, 0);
-//! assert_eq!(scheduler.next(0), Some((high, false)));
+//! scheduler.wait(low);
+//! scheduler.wait(high);
+//! assert_eq!(scheduler.next(Levels::default(), 0), Some((high, false)));
 //! // It is served, and has no more.
 //! scheduler.take(high);
 //! let running = Running {
@@ -386,7 +386,7 @@ pub struct Scheduler {
     waiting: [u32; LEVELS],
     /// Those at which some do: most of what is asked is about all levels.
     occupied: Levels,
-    /// By level: when it was last served, or began to wait.
+    /// By level: when it was last served, or began to wait, be it in the ring.
     since: [u64; LEVELS],
     /// By level: until when one context of it had work, or none.
     alone: [u64; LEVELS],
@@ -413,20 +413,17 @@ impl Scheduler {
         &self.limits
     }
 
-    /// A context of `level` waits, at the time `now`.
-    pub fn wait(&mut self, level: Level, now: u64) {
-        if self.waiting.get(level.index()) == Some(&0) {
-            self.served(level, now);
-        }
-        self.wait_on(level);
-    }
-
-    /// A context of `level` waits on: what was taken of it has done nothing yet.
-    pub fn wait_on(&mut self, level: Level) {
+    /// A context of `level` waits.
+    pub fn wait(&mut self, level: Level) {
         if let Some(waiting) = self.waiting.get_mut(level.index()) {
             *waiting = waiting.saturating_add(1);
             self.occupied.0 |= Levels::only(level).0;
         }
+    }
+
+    /// No context of `level` had work until `now`, in the ring or not: who comes waits from now on.
+    pub fn was_idle(&mut self, level: Level, now: u64) {
+        self.served(level, now);
     }
 
     /// No more than one context of `level` had work until `now`.
@@ -471,12 +468,14 @@ impl Scheduler {
     }
 
     /// The level whose turn it is: the highest, or a lower one that starves, and whether it is for
-    /// that. Who is served for that is protected, and goes behind its equals.
-    pub fn next(&self, now: u64) -> Option<(Level, bool)> {
+    /// that. Who is served for that is protected, and goes behind its equals. What is in the ring,
+    /// of the levels `queued`, comes before more of these is served for that.
+    pub fn next(&self, queued: Levels, now: u64) -> Option<(Level, bool)> {
         let highest = self.highest(None, Levels::default())?;
+        let others = Levels(self.occupied.0 & !queued.0);
         let starving = match self.aged {
             true => None,
-            false => self.starving(highest, None, Levels::default(), now),
+            false => self.starving(highest, others, now),
         };
         Some((starving.unwrap_or(highest), starving.is_some()))
     }
@@ -497,8 +496,8 @@ impl Scheduler {
             Some(waiting) if waiting > running.level => true,
             Some(waiting) if waiting == running.level && (over || running.outranked) => true,
             _ => {
-                let starving = self.starving(running.level, running.own, queued, now);
-                over && starving.is_some()
+                let waiting = self.levels(running.own, queued);
+                over && self.starving(running.level, waiting, now).is_some()
             }
         }
     }
@@ -512,17 +511,12 @@ impl Scheduler {
         self.levels(but, queued).highest()
     }
 
-    /// Of the levels below `level` that have waited for long the one that has for the longest.
-    fn starving(
-        &self,
-        level: Level,
-        but: Option<Level>,
-        queued: Levels,
-        now: u64,
-    ) -> Option<Level> {
+    /// Of those of `waiting` below `level` that have waited for long the one that has for the
+    /// longest.
+    fn starving(&self, level: Level, waiting: Levels, now: u64) -> Option<Level> {
         let since = |level: &Level| self.since.get(level.index()).copied().unwrap_or(now);
         // Of equals the lowest.
-        self.levels(but, queued)
+        waiting
             .below(level)
             .iter()
             .filter(|other| now.saturating_sub(since(other)) > self.limits.patience)

@@ -15,6 +15,8 @@ const LIMITS: Limits = Limits {
     protection: 10,
 };
 
+const NONE: Levels = Levels(0);
+
 /// A context whose work never ends, in packets of `packet` ticks.
 #[derive(Clone, Debug)]
 struct Client {
@@ -73,11 +75,11 @@ fn run(mut clients: Vec<Client>, time: u64, look: u64, preempts: bool) -> Vec<u6
     let mut over = ready.clone();
     for (n, client) in clients.iter().enumerate() {
         ready[client.level.index()].push_back(n);
-        scheduler.wait(client.level, 0);
+        scheduler.wait(client.level);
     }
     let mut now = 0;
     while now < time {
-        let (level, starving) = scheduler.next(now).expect("all have work");
+        let (level, starving) = scheduler.next(NONE, now).expect("all have work");
         let (list, over) = (&mut ready[level.index()], &mut over[level.index()]);
         let Some(mut n) = list.pop_front() else {
             std::mem::swap(list, over);
@@ -138,7 +140,7 @@ fn run(mut clients: Vec<Client>, time: u64, look: u64, preempts: bool) -> Vec<u6
             turn.completed();
             list.push_back(n);
         }
-        scheduler.wait(level, now);
+        scheduler.wait(level);
     }
     clients.iter().map(|client| client.used).collect()
 }
@@ -287,7 +289,7 @@ fn turns_are_lent_whole() {
 fn who_is_outranked_makes_room() {
     let [low, level, high] = [-1, 0, 1].map(|priority| Level::of(priority).expect("a level"));
     let mut scheduler = Scheduler::new(LIMITS);
-    scheduler.wait(level, 0);
+    scheduler.wait(level);
     let running = Running {
         level,
         own: None,
@@ -360,7 +362,7 @@ fn who_has_to_make_room() {
             (5, -3, 10, false),
         ] {
             let mut scheduler = Scheduler::new(LIMITS);
-            scheduler.wait(levels[waiting], 0);
+            scheduler.wait(levels[waiting]);
             let work = Running {
                 level: levels[running],
                 own: None,
@@ -424,14 +426,14 @@ fn nobody_makes_room_for_himself() {
                 waits,
                 outranked: false,
             };
-            scheduler.wait(own, 0);
+            scheduler.wait(own);
             let late = LIMITS.patience + 1;
             assert!(
                 !scheduler.preempts(work, Levels::default(), late),
                 "{work:?}"
             );
             assert!(!scheduler.is_contended(work, Levels::default()), "{work:?}");
-            scheduler.wait(own, 0);
+            scheduler.wait(own);
             assert!(scheduler.is_contended(work, Levels::default()), "{work:?}");
             assert!(
                 scheduler.preempts(work, Levels::default(), late),
@@ -446,7 +448,7 @@ fn nobody_makes_room_for_himself() {
 fn what_is_queued_behind_is_served_when_it_has_waited() {
     let [low, high] = [-1, 1].map(|priority| Level::of(priority).expect("a level"));
     let mut scheduler = Scheduler::new(LIMITS);
-    scheduler.wait(low, 0);
+    scheduler.wait(low);
     scheduler.take(low);
     let running = Running {
         level: high,
@@ -462,13 +464,20 @@ fn what_is_queued_behind_is_served_when_it_has_waited() {
     assert!(!scheduler.preempts(running, queued, LIMITS.patience));
     let now = LIMITS.patience + 1;
     assert!(scheduler.preempts(running, queued, now));
+    // More of it is no reason to serve it again, nor to have it wait for longer.
+    scheduler.wait(low);
+    scheduler.wait(high);
+    assert_eq!(scheduler.next(queued, now), Some((high, false)));
+    assert!(scheduler.preempts(running, queued, now));
+    scheduler.leave(low);
+    scheduler.leave(high);
     // Both are withdrawn, and only who ran was served.
     scheduler.served(high, now);
-    scheduler.wait_on(low);
-    scheduler.wait_on(high);
-    assert_eq!(scheduler.next(now), Some((low, true)));
+    scheduler.wait(low);
+    scheduler.wait(high);
+    assert_eq!(scheduler.next(NONE, now), Some((low, true)));
     scheduler.take(low);
-    assert_eq!(scheduler.next(now), Some((high, false)));
+    assert_eq!(scheduler.next(NONE, now), Some((high, false)));
 }
 
 /// Who waits at four levels, the system's the last.
@@ -478,6 +487,8 @@ struct Waiting {
     now: u64,
     /// How many contexts wait at each level.
     many: [u32; 4],
+    /// Levels of what is in the ring, the oldest last.
+    ring: [Option<usize>; EVENTS],
     /// Since when nobody of the level was served.
     since: [u64; 4],
     /// How often others were since it has waited for too long.
@@ -490,16 +501,28 @@ struct Waiting {
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Wait(usize),
-    /// Whose turn it is runs for so long, and waits again or not.
+    /// Whose turn it is goes into the ring, and does not run yet.
+    Take,
+    /// All of the ring is withdrawn, and has not run.
+    Withdraw,
+    /// The engine works for longer than anybody is patient on what is there already.
+    Work,
+    /// What is in the ring, or whose turn it is, runs for so long, and waits again or not.
     Serve(u64, bool),
 }
 
+/// How many there are in a sequence.
+const EVENTS: usize = 7;
+
 impl Waiting {
-    const EVENTS: [Event; 8] = [
+    const EVENTS: [Event; 11] = [
         Event::Wait(0),
         Event::Wait(1),
         Event::Wait(2),
         Event::Wait(3),
+        Event::Take,
+        Event::Withdraw,
+        Event::Work,
         Event::Serve(1, false),
         Event::Serve(1, true),
         Event::Serve(LIMITS.patience + 1, false),
@@ -507,11 +530,12 @@ impl Waiting {
     ];
 
     fn wait(&mut self, level: usize) {
-        if self.many[level] == 0 {
+        if self.many[level] == 0 && !self.is_queued(level) {
             (self.since[level], self.overtaken[level]) = (self.now, 0);
+            self.scheduler.was_idle(Self::levels()[level], self.now);
         }
         self.many[level] += 1;
-        self.scheduler.wait(Self::levels()[level], self.now);
+        self.scheduler.wait(Self::levels()[level]);
     }
 
     fn levels() -> [Level; 4] {
@@ -519,12 +543,26 @@ impl Waiting {
         [level(-7), level(0), level(7), Level::SYSTEM]
     }
 
-    fn starves(&self, level: usize) -> bool {
-        self.many[level] > 0 && self.now - self.since[level] > LIMITS.patience
+    fn is_queued(&self, level: usize) -> bool {
+        self.ring.contains(&Some(level))
     }
 
-    fn serve(&mut self, ticks: u64, again: bool) {
-        let next = self.scheduler.next(self.now);
+    fn queued(&self) -> Levels {
+        let queued = self.ring.iter().flatten();
+        queued.map(|level| Self::levels()[*level]).collect()
+    }
+
+    fn has_waited(&self, level: usize) -> bool {
+        self.now - self.since[level] > LIMITS.patience
+    }
+
+    /// What is in the ring comes first.
+    fn starves(&self, level: usize) -> bool {
+        self.many[level] > 0 && !self.is_queued(level) && self.has_waited(level)
+    }
+
+    fn take(&mut self) {
+        let next = self.scheduler.next(self.queued(), self.now);
         let Some(highest) = (0..4).rev().find(|level| self.many[*level] > 0) else {
             assert_eq!(next, None);
             return;
@@ -542,6 +580,17 @@ impl Waiting {
         self.scheduler.take(Self::levels()[level]);
         self.many[level] -= 1;
         self.aged = level < highest;
+        self.ring.rotate_right(1);
+        self.ring[0] = Some(level);
+    }
+
+    fn serve(&mut self, ticks: u64, again: bool) {
+        if self.ring.iter().flatten().next().is_none() {
+            self.take();
+        }
+        let Some(level) = self.ring.iter_mut().rev().find_map(Option::take) else {
+            return;
+        };
         self.now += ticks;
         self.scheduler.served(Self::levels()[level], self.now);
         (self.since[level], self.overtaken[level]) = (self.now, 0);
@@ -555,16 +604,43 @@ impl Waiting {
         }
     }
 
+    /// Somebody of the third level makes room for who has waited, in the ring or not.
+    fn expect_room(&self) {
+        let running = Running {
+            level: Self::levels()[2],
+            own: None,
+            ran: LIMITS.protection,
+            left: 0,
+            stint: LIMITS.protection,
+            protected: false,
+            waits: false,
+            outranked: false,
+        };
+        let mut waiting = (0..4).filter(|level| self.many[*level] > 0 || self.is_queued(*level));
+        let expected = waiting.any(|level| level >= 2 || self.has_waited(level));
+        let preempts = self.scheduler.preempts(running, self.queued(), self.now);
+        assert_eq!(preempts, expected);
+    }
+
     /// All that can come, so many events long.
-    fn go_on(self, events: u32) {
+    fn go_on(self, events: usize) {
         for event in Self::EVENTS {
             let mut then = self;
             match event {
                 Event::Wait(level) => then.wait(level),
+                Event::Take => then.take(),
+                Event::Withdraw => {
+                    for level in then.ring.iter_mut().filter_map(Option::take) {
+                        then.many[level] += 1;
+                        then.scheduler.wait(Self::levels()[level]);
+                    }
+                }
+                Event::Work => then.now += LIMITS.patience + 1,
                 Event::Serve(ticks, again) => then.serve(ticks, again),
             }
             let waits = then.many.iter().any(|many| *many > 0);
             assert_eq!(then.scheduler.is_waited_for(), waits);
+            then.expect_room();
             if events > 1 {
                 then.go_on(events - 1);
             }
@@ -579,11 +655,12 @@ fn whoever_comes_the_highest_is_next_and_nobody_waits_for_ever() {
         scheduler: Scheduler::new(LIMITS),
         now: 0,
         many: [0; 4],
+        ring: [None; EVENTS],
         since: [0; 4],
         overtaken: [0; 4],
         aged: false,
     };
-    none.go_on(7);
+    none.go_on(EVENTS);
 }
 
 /// However many rounds its packets of no ticks take, a turn ends; and however much it owes, it has
@@ -684,11 +761,11 @@ fn who_is_alone_owes_nothing() {
 fn the_system_goes_first_and_starves_nobody() {
     let mut scheduler = Scheduler::new(LIMITS);
     let low = Level::of(-7).expect("a level");
-    scheduler.wait(low, 0);
-    scheduler.wait(Level::SYSTEM, 0);
+    scheduler.wait(low);
+    scheduler.wait(Level::SYSTEM);
     let soon = LIMITS.patience;
-    assert_eq!(scheduler.next(soon), Some((Level::SYSTEM, false)));
-    assert_eq!(scheduler.next(soon + 1), Some((low, true)));
+    assert_eq!(scheduler.next(NONE, soon), Some((Level::SYSTEM, false)));
+    assert_eq!(scheduler.next(NONE, soon + 1), Some((low, true)));
     let working = Running {
         level: low,
         own: None,
@@ -706,9 +783,9 @@ fn the_system_goes_first_and_starves_nobody() {
     };
     assert!(!scheduler.preempts(protected, Levels::default(), 0));
     scheduler.take(Level::SYSTEM);
-    assert_eq!(scheduler.next(0), Some((low, false)));
+    assert_eq!(scheduler.next(NONE, 0), Some((low, false)));
     scheduler.take(low);
-    assert_eq!(scheduler.next(0), None);
+    assert_eq!(scheduler.next(NONE, 0), None);
 }
 
 #[test]
@@ -753,7 +830,8 @@ proptest! {
         for (call, priority, now, ran) in calls {
             let level = Level::of(priority).expect("a level");
             match call {
-                0 => scheduler.wait(level, now),
+                0 if ran % 2 == 0 => scheduler.was_idle(level, now),
+                0 => scheduler.wait(level),
                 1 if ran % 2 == 0 => scheduler.served(level, now),
                 1 if ran % 3 == 0 => scheduler.leave(level),
                 1 => scheduler.take(level),
@@ -763,7 +841,7 @@ proptest! {
             let protected = turn.is_protected();
             let left = turn.left();
             turn.renew(turn.rounds(&limits), &limits);
-            _ = (turn.is_over(), scheduler.next(now));
+            _ = (turn.is_over(), scheduler.next([level].into_iter().collect(), now));
             let waits = ran % 5 == 0;
             let own = (ran % 7 == 0).then_some(level);
             let (outranked, stint) = (ran % 11 == 0, now);

@@ -282,7 +282,7 @@ impl Engine {
                 return Some(submission);
             }
             let due = context.push(submission);
-            state.attend(context, due, Position::Last, now);
+            state.attend(context, due, now);
             None
         })
     }
@@ -327,7 +327,7 @@ impl Engine {
             });
             let listed = state.take(context, old).map(ListArc::into_arc);
             if listed.is_some() {
-                state.attend(context, Due::Turn, Position::Last, now);
+                state.put_back(context, Due::Turn, Position::Last);
             }
         });
     }
@@ -350,7 +350,7 @@ impl Engine {
             let mut state = self.state.lock();
             // More may be to be drained since, whose gate has opened without telling: then it comes
             // back.
-            state.attend(context, context.due(), Position::Last, now);
+            state.attend(context, context.due(), now);
         }
         self.process(dev);
     }
@@ -515,7 +515,7 @@ impl Engine {
             let due = context.withdraw(packet, how, state.scheduler.limits());
             match &waiting {
                 Some(waiting) if Arc::ptr_eq(waiting, &context) => state.park(&context, due, now),
-                _ => state.attend(&context, due, Position::First, now),
+                _ => state.put_back(&context, due, Position::First),
             }
             dev.reapers.contexts.bury(context);
         }
@@ -619,7 +619,7 @@ impl Engine {
             } else {
                 Position::Last
             };
-            state.attend(&context, due, place, now);
+            state.put_back(&context, due, place);
             let turn = context.turn();
             dev.reapers.contexts.bury(context);
             built?;
@@ -726,7 +726,7 @@ impl Engine {
                     now_ms,
                 };
                 let due = context.withdraw(packet, how, state.scheduler.limits());
-                state.attend(&context, due, Position::First, now);
+                state.put_back(&context, due, Position::First);
                 dev.reapers.contexts.bury(context);
             }
             let lists = Iterator::chain(state.ready.iter(), &state.expired);

@@ -168,7 +168,7 @@ impl RunQueue {
         }
         self.charge(packet, now);
         self.look_at_head(now);
-        self.attend(context, context.retire(), Position::Last, now);
+        self.put_back(context, context.retire(), Position::Last);
     }
 
     /// The engine holds `context` from now on: it has left what it held before.
@@ -186,10 +186,10 @@ impl RunQueue {
         context.charge(crowded, self.scheduler.limits())
     }
 
-    /// Tells the scheduler if at most one context of `level` has work; called before that changes,
-    /// and before what it has used is charged.
+    /// Tells the scheduler if no context of `level` has work, or at most one; called before that
+    /// changes, and before what it has used is charged.
     pub(super) fn look_for_others(&mut self, level: Level, now: u64) {
-        let crowded = {
+        let (is_idle, crowded) = {
             let lists = [&self.ready, &self.expired].map(|lists| lists.get(level.index()));
             let listed = lists.into_iter().flatten().flat_map(List::iter);
             let listed = listed.map(|context| core::ptr::from_ref(&*context));
@@ -198,8 +198,11 @@ impl RunQueue {
             let running = running.map(|packet| Arc::as_ptr(packet.submission.context()));
             let mut all = Iterator::chain(running, listed);
             let first = all.next();
-            all.any(|other| Some(other) != first)
+            (first.is_none(), all.any(|other| Some(other) != first))
         };
+        if is_idle {
+            self.scheduler.was_idle(level, now);
+        }
         if !crowded {
             self.scheduler.was_alone(level, now);
         }
@@ -256,7 +259,7 @@ impl RunQueue {
     /// nothing else.
     pub(super) fn park(&mut self, context: &Arc<Context>, due: Due, now: u64) {
         if due != Due::Turn || self.mode == Mode::Lost {
-            return self.attend(context, due, Position::Last, now);
+            return self.attend(context, due, now);
         }
         let listed = self.take(context, context.level());
         let context = match listed.ok_or(()) {
@@ -287,27 +290,29 @@ impl RunQueue {
     }
 
     /// Does what a context has become due for.
-    pub(super) fn attend(&mut self, context: &Arc<Context>, due: Due, place: Position, now: u64) {
+    pub(super) fn attend(&mut self, context: &Arc<Context>, due: Due, now: u64) {
+        if due == Due::Turn {
+            self.look_for_others(context.level(), now);
+        }
+        self.put_back(context, due, Position::Last);
+    }
+
+    /// The same for one that had work until now, in a list or in the ring.
+    pub(super) fn put_back(&mut self, context: &Arc<Context>, due: Due, place: Position) {
         match due {
             Due::Nothing => (),
             Due::Turn if self.mode != Mode::Lost => {
                 let level = context.level();
-                self.look_for_others(level, now);
                 let Some(list) = self.ready.get_mut(level.index()) else {
                     return;
                 };
                 // Refused if it is in a list already.
                 if let Ok(context) = ListArc::try_from_arc(context.clone()) {
                     match place {
-                        Position::First => {
-                            list.push_front(context);
-                            self.scheduler.wait_on(level);
-                        }
-                        Position::Last => {
-                            list.push_back(context);
-                            self.scheduler.wait(level, now);
-                        }
+                        Position::First => list.push_front(context),
+                        Position::Last => list.push_back(context),
                     }
+                    self.scheduler.wait(level);
                 }
             }
             Due::Turn | Due::Preparation | Due::Drain => Wake::wake(context),
@@ -317,8 +322,10 @@ impl RunQueue {
     /// The context whose turn it is, out of its list, and whether that is so for having waited, or
     /// been passed over, for long.
     pub(super) fn next(&mut self, now: u64) -> Option<(Arc<Context>, bool)> {
+        let queued = self.node.iter().map(|(_, packet)| packet.level);
+        let queued = queued.collect();
         loop {
-            let Some((level, aged)) = self.scheduler.next(now) else {
+            let Some((level, aged)) = self.scheduler.next(queued, now) else {
                 // There is nothing better to do than to wait for one of them.
                 return match self.node.is_empty() {
                     true => Some((self.take_parked(None)?, false)),
@@ -443,7 +450,7 @@ impl RunQueue {
         let head = self.node.head().filter(|_| !waits);
         let running = head.map(|(_, packet)| packet.level);
         if let Some(context) = self.take_parked(running) {
-            self.attend(&context, Due::Turn, Position::Last, now);
+            self.attend(&context, Due::Turn, now);
             dev.reapers.contexts.bury(context);
         }
     }

@@ -31,6 +31,7 @@ pub(crate) fn main() -> ExitCode {
         row_2_20_short_packets_make_room_each_time: 60 at_rest,
         row_2_20_in_process_priorities_cost_others_nothing: 60 at_rest,
         row_2_20_who_is_less_important_in_the_process_is_served: 60,
+        who_has_more_work_has_waited_as_long: 60 at_rest,
     ])
 }
 
@@ -415,4 +416,29 @@ fn row_2_20_who_is_less_important_in_the_process_is_served() {
     assert_eq!(holder.wait(), Ok(()));
     println!("# it was {} of {}", numbers[200], numbers.len());
     assert!(numbers[200] < 399, "it was the last");
+}
+
+/// What comes behind work that waits in the ring makes that no younger.
+fn who_has_more_work_has_waited_as_long() {
+    let rig = Rig::new();
+    let (low, high) = (context(&rig, -1), context(&rig, 0));
+    let buffer = rig.buffer(Place::System, 4096);
+    let hold = Hold::new(&rig);
+    let holder = hold.begin(&rig, high);
+    let half = Client::new().device.tick_hz / 100;
+    let mut jobs: Vec<Job<'_>> = Vec::new();
+    let is_served = |jobs: &[Job<'_>]| jobs.first().is_some_and(Job::has_ended);
+    while !is_served(&jobs) {
+        // Of more there would be some outside of the ring.
+        assert!(jobs.len() < 16, "it waits still");
+        jobs.push(rig.start_in(low, &[write(buffer.va, 1)]));
+        let since = time();
+        becomes("time passes", || is_served(&jobs) || time() > since + half);
+    }
+    println!("# it was served with {} jobs", jobs.len());
+    assert!(!holder.has_ended());
+    hold.release();
+    for job in jobs.iter().chain([&holder]) {
+        assert_eq!(job.wait(), Ok(()));
+    }
 }
