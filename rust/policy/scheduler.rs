@@ -228,8 +228,8 @@ const MAX_PASSES: u8 = 100;
 /// than a turn by this.
 const MAX_PACKETS: u64 = 4096;
 
-/// What is remembered of a context. The turn of a new one is over: who makes contexts all the time
-/// does not keep others waiting.
+/// What is remembered of a context. The turn of a new one is over, and of one that is new at its
+/// level: who makes contexts, or moves them, all the time does not keep others waiting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// Ticks until its turn is over, at most a turn; it is, at 0 and below.
@@ -240,6 +240,8 @@ pub struct Turn {
     passes: u8,
     /// Ticks of its longest packet; of one before the last, half of it, and so on.
     longest: u64,
+    /// Ticks of the packet that runs which are taken from `left` already.
+    settled: u64,
 }
 
 impl Turn {
@@ -254,10 +256,24 @@ impl Turn {
         let least = limits.quantum.checked_div(MAX_PACKETS).unwrap_or(0).max(1);
         let ticks = ticks.max(least);
         self.longest = ticks.max(self.longest / 2);
+        self.settle(ticks, crowded, limits);
+        self.settled = 0;
+        self.passes = 0;
+    }
+
+    /// The context is moved to another level; what runs of it has used `ticks` so far, and of
+    /// these, at the level that it leaves, at most `crowded` while others had work there.
+    pub fn moved(&mut self, ticks: u64, crowded: u64, limits: &Limits) {
+        self.settle(ticks, crowded, limits);
+        self.left = self.left.min(0);
+    }
+
+    fn settle(&mut self, ticks: u64, crowded: u64, limits: &Limits) {
+        let new = ticks.saturating_sub(self.settled);
         let debt = signed(limits.quantum.saturating_mul(MAX_DEBT));
         let most = self.left.min(0).saturating_sub(signed(crowded));
-        self.left = self.left.saturating_sub(signed(ticks)).max(most).max(-debt);
-        self.passes = 0;
+        self.left = self.left.saturating_sub(signed(new)).max(most).max(-debt);
+        self.settled = ticks;
     }
 
     /// Whether the turn is over: others of the level go first.

@@ -739,6 +739,31 @@ fn long_packets_are_remembered() {
     assert!(!is_long(&[8 * quarter, 0, 0, 0, 0]));
 }
 
+/// What others wanted is owed, at whichever level it was, and what nobody else wanted is not; what
+/// is left of a turn stays behind.
+#[test]
+fn who_is_moved_owes_what_others_wanted() {
+    let charged = |before, after| {
+        let mut turn = Turn::default();
+        turn.renew(1, &LIMITS);
+        turn.moved(150, before, &LIMITS);
+        turn.moved(150, 1000, &LIMITS);
+        turn.charge(190, after, &LIMITS);
+        (turn.left(), turn)
+    };
+    assert_eq!(charged(1000, 0).0, -50);
+    assert_eq!(charged(0, 1000).0, -40);
+    assert_eq!(charged(1000, 1000).0, -90);
+    assert_eq!(charged(0, 0).0, 0);
+    let (_, mut turn) = charged(0, 0);
+    turn.renew(1, &LIMITS);
+    turn.charge(30, 30, &LIMITS);
+    assert_eq!(turn.left(), 70, "the next packet is another one");
+    turn.moved(0, 1000, &LIMITS);
+    assert!(turn.is_over());
+    assert_eq!(turn.left(), 0);
+}
+
 /// What nobody else wanted takes from a turn, and is not owed.
 #[test]
 fn who_is_alone_owes_nothing() {
@@ -835,6 +860,7 @@ proptest! {
                 1 if ran % 2 == 0 => scheduler.served(level, now),
                 1 if ran % 3 == 0 => scheduler.leave(level),
                 1 => scheduler.take(level),
+                2 if ran % 2 == 0 => turn.moved(ran, now, &limits),
                 2 => turn.charge(ran, now, &limits),
                 _ => turn.preempted(ran, &limits),
             }

@@ -387,9 +387,12 @@ impl Context {
         self.pending.lock().level
     }
 
-    /// Changes [`Self::level`], for what is started from now on.
-    pub(crate) fn set_level(&self, level: Level) {
-        self.pending.lock().level = level;
+    /// Changes [`Self::level`], for what is started from now on; what runs has used `ticks`, see
+    /// [`Turn::moved`]. Called by the engine, under its lock.
+    pub(crate) fn set_level(&self, level: Level, ticks: u64, crowded: u64, limits: &Limits) {
+        let mut pending = self.pending.lock();
+        pending.turn.moved(ticks, crowded, limits);
+        pending.level = level;
     }
 
     /// What its client says of its level; at first normal.

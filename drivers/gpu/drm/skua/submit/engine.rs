@@ -319,12 +319,7 @@ impl Engine {
             for level in [old, level] {
                 state.look_for_others(level, now);
             }
-            context.set_level(level);
-            state.node.for_each_mut(|packet| {
-                if Arc::ptr_eq(packet.submission.context(), context) {
-                    packet.level = level;
-                }
-            });
+            state.set_level(context, level, now);
             let listed = state.take(context, old).map(ListArc::into_arc);
             if listed.is_some() {
                 state.put_back(context, Due::Turn, Position::Last);

@@ -52,6 +52,8 @@ pub(crate) struct Packet {
     pub(crate) is_long: bool,
     /// The level of its context, with which it changes.
     pub(crate) level: Level,
+    /// The one whose turn it was: that is served by what it does.
+    pub(crate) turn_of: Level,
     /// Whether it is left alone for a while, see [`crate::policy::scheduler`].
     pub(crate) protected: bool,
     /// What the portion had used of the engine before this attempt.

@@ -181,6 +181,7 @@ impl Context {
             followed,
             is_long: false,
             level: pending.level,
+            turn_of: pending.level,
             // Behind the first of its packets in the ring it has got somewhere.
             protected: attempt.idle && pending.turn.is_protected(),
             spent,

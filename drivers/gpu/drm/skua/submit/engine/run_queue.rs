@@ -180,10 +180,25 @@ impl RunQueue {
 
     /// Counts what a packet that is out of the ring, and had begun, has used of the engine; ticks.
     pub(super) fn charge(&mut self, packet: &Packet, now: u64) -> u64 {
-        self.scheduler.served(packet.level, now);
+        self.scheduler.served(packet.turn_of, now);
         let crowded = self.scheduler.crowded(packet.level, now);
         let context = packet.submission.context();
         context.charge(crowded, self.scheduler.limits())
+    }
+
+    /// Moves `context` to `level`. What its packet at the head has used counts where it was.
+    pub(super) fn set_level(&mut self, context: &Arc<Context>, level: Level, now: u64) {
+        let head = self.node.head().map(|(_, packet)| packet);
+        let runs = head.is_some_and(|head| Arc::ptr_eq(head.submission.context(), context));
+        let since = self.head.filter(|_| runs).map(|head| head.since.ticks);
+        let used = since.map_or(0, |since| now.saturating_sub(since));
+        let crowded = self.scheduler.crowded(context.level(), now);
+        context.set_level(level, used, crowded, self.scheduler.limits());
+        self.node.for_each_mut(|packet| {
+            if Arc::ptr_eq(packet.submission.context(), context) {
+                packet.level = level;
+            }
+        });
     }
 
     /// Tells the scheduler if no context of `level` has work, or at most one; called before that
@@ -322,7 +337,7 @@ impl RunQueue {
     /// The context whose turn it is, out of its list, and whether that is so for having waited, or
     /// been passed over, for long.
     pub(super) fn next(&mut self, now: u64) -> Option<(Arc<Context>, bool)> {
-        let queued = self.node.iter().map(|(_, packet)| packet.level);
+        let queued = self.node.iter().map(|(_, packet)| packet.turn_of);
         let queued = queued.collect();
         loop {
             let Some((level, aged)) = self.scheduler.next(queued, now) else {

@@ -32,6 +32,7 @@ pub(crate) fn main() -> ExitCode {
         row_2_20_in_process_priorities_cost_others_nothing: 60 at_rest,
         row_2_20_who_is_less_important_in_the_process_is_served: 60,
         who_has_more_work_has_waited_as_long: 60 at_rest,
+        who_is_lowered_serves_nobody_there: 60 at_rest,
     ])
 }
 
@@ -439,6 +440,34 @@ fn who_has_more_work_has_waited_as_long() {
     assert!(!holder.has_ended());
     hold.release();
     for job in jobs.iter().chain([&holder]) {
+        assert_eq!(job.wait(), Ok(()));
+    }
+}
+
+/// Two that are more important than who waits are in turn as unimportant while they run: that is
+/// not what it waits for.
+fn who_is_lowered_serves_nobody_there() {
+    let rig = Rig::new();
+    let contexts = [(); 2].map(|()| context(&rig, 0));
+    let buffer = rig.buffer(Place::System, 4096);
+    let hold = Hold::new(&rig);
+    let holders = [
+        hold.begin(&rig, contexts[0]),
+        rig.start_in(contexts[1], &[hold.command()]),
+    ];
+    let waits = rig.start_in(context(&rig, -1), &[write(buffer.va, 1)]);
+    let (mut runs, mut other) = (contexts[0], contexts[1]);
+    let served = eventually(|| {
+        for (context, priority) in [(other, 0), (runs, -1)] {
+            assert_eq!(rig.prioritise(context, priority), Ok(()));
+        }
+        (runs, other) = (other, runs);
+        waits.has_ended().then_some(())
+    });
+    assert!(served.is_some(), "it starves");
+    assert!(holders.iter().all(|holder| !holder.has_ended()));
+    hold.release();
+    for job in holders.iter().chain([&waits]) {
         assert_eq!(job.wait(), Ok(()));
     }
 }
