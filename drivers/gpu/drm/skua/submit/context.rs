@@ -39,6 +39,7 @@ use crate::{
             Holds, //
         },
         monitored::{
+            End,
             Promise,
             Wait, //
         },
@@ -500,6 +501,11 @@ impl Context {
         self.finished.load(Relaxed)
     }
 
+    /// One more has ended.
+    pub(crate) fn count_finished(&self) {
+        self.finished.fetch_add(1, Relaxed);
+    }
+
     /// Whether it has used its engine since that was last counted. Called under the engine's lock.
     pub(crate) fn has_worked(&self) -> bool {
         self.ticks() > self.pending.lock().charged
@@ -726,7 +732,7 @@ impl Context {
         let result = match refused {
             Some(refused) => {
                 let refused = refused.into_arc();
-                refused.finish(&self.dev, self.engine, Err(ECANCELED));
+                refused.finish(&self.dev, self.engine, Err(ECANCELED), End::Withdrawn);
                 Err(EBUSY)
             }
             None => Ok(()),

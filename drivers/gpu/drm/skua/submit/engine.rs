@@ -357,11 +357,11 @@ impl Engine {
             let turn = self.turn.lock();
             let lost = self.state.lock().mode == Mode::Lost;
             let error = if lost { ENODEV } else { ECANCELED };
-            let Some(submission) = context.pop_cancelled(lost, error) else {
+            let Some((submission, end)) = context.pop_cancelled(lost, error) else {
                 return;
             };
             self.cancel(dev, context, submission.never_given());
-            submission.finish(dev, self.index, Err(error));
+            submission.finish(dev, self.index, Err(error), end);
             drop(turn);
         }
     }

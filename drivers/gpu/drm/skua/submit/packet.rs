@@ -6,6 +6,7 @@
 //! freed by the packet's own end, and nothing that the device says of its head is needed for it.
 
 use crate::{
+    fences::monitored::End,
     gpu::SkuaDevice,
     hardware::shared::QUEUE_PACKETS,
     policy::{
@@ -96,11 +97,13 @@ impl Packet {
 
     /// The packet has ended: finishes the submission if that was all of it, or if it failed.
     fn finish(self, dev: &SkuaDevice, engine: EngineIndex, result: Result) {
-        if result.is_err() || self.is_last {
-            self.submission.finish(dev, engine, result);
-        } else {
-            dev.reapers.submissions.bury(self.submission);
-        }
+        let end = match result {
+            Ok(()) if !self.is_last => return dev.reapers.submissions.bury(self.submission),
+            Ok(()) => End::Done,
+            // Whatever became of its context meanwhile.
+            Err(_) => End::Failed,
+        };
+        self.submission.finish(dev, engine, result, end);
     }
 }
 

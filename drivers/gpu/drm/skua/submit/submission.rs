@@ -34,8 +34,10 @@ use crate::{
     },
     fences::{
         gate::Gate,
-        hold::Holder,
-        monitored::Promise, //
+        monitored::{
+            End,
+            Promise, //
+        }, //
     },
     few::Few,
     gpu::SkuaDevice,
@@ -405,18 +407,24 @@ impl Submission {
     }
 
     /// The submission is over: gives it up, then signals its fence with `result`, or has it
-    /// signalled when what moved is installed. The first call counts. Who waits for the fence may
-    /// count on the memory.
+    /// signalled when what moved is installed. What it was to signal ends as `end` says. The first
+    /// call counts. Who waits for the fence may count on the memory.
     ///
     /// Callbacks run in here: not with a spin lock of the driver's held.
-    pub(crate) fn finish(self: Arc<Self>, dev: &SkuaDevice, engine: EngineIndex, result: Result) {
+    pub(crate) fn finish(
+        self: Arc<Self>,
+        dev: &SkuaDevice,
+        engine: EngineIndex,
+        result: Result,
+        end: End,
+    ) {
         let mut fence = self.fence.lock().take();
         if let Some(fence) = &fence {
             trace::done(dev, engine.get(), self.context.id(), fence.fence(), result);
         }
         // To leave a context is no work of its client's.
         if fence.is_some() && !self.is_switch() {
-            let end = self.context.ended(result);
+            self.context.count_finished();
             let mut promises = core::mem::take(&mut *self.promises.lock());
             promises.iter_mut().for_each(|promise| promise.keep(end));
             // Back to where they are freed with the submission.

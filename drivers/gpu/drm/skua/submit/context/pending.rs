@@ -7,6 +7,7 @@
 //! Lock: `pending` of the [`Context`], a spin lock, also for its status, priorities and turn.
 
 use crate::{
+    fences::monitored::End,
     policy::{
         miniport::{
             Built,
@@ -94,6 +95,8 @@ pub(super) struct Pending {
     pub(super) charged: u64,
     /// Whether the next portion is in the save area, as far as it got.
     pub(super) saved: bool,
+    /// Whether the first submission was, until the adapter was reset.
+    lost: bool,
     /// What the next portion has used of the engine so far.
     spent: Spent,
     /// Since when the next portion waits for a value.
@@ -241,7 +244,8 @@ impl Context {
     /// The adapter was reset: what its save area has is nothing any more. Called by the engine,
     /// under its lock.
     pub(crate) fn forget_saved(&self) {
-        self.pending.lock().saved = false;
+        let mut pending = self.pending.lock();
+        pending.lost |= take(&mut pending.saved);
     }
 
     /// The adapter was reset, and nothing of it is in the ring: its first submission, a part of
@@ -300,9 +304,9 @@ impl Context {
         }
     }
 
-    /// Takes the first submission out of the queue if it is to be cancelled now, with `error`;
-    /// `lost`: because the device is lost.
-    pub(crate) fn pop_cancelled(&self, lost: bool, error: Error) -> Option<Arc<Submission>> {
+    /// Takes the first submission out of the queue if it is to be cancelled now, with `error`, and
+    /// what becomes of what it was to signal; `lost`: because the device is lost.
+    pub(crate) fn pop_cancelled(&self, lost: bool, error: Error) -> Option<(Arc<Submission>, End)> {
         let mut pending = self.pending.lock();
         if pending.due() != Due::Drain && !(lost && pending.running == 0) {
             return None;
@@ -310,7 +314,13 @@ impl Context {
         let submission = pending.pop()?;
         // Before anybody looks at the next one, which may wait for it.
         submission.refuse(error);
-        Some(submission)
+        // Nobody is told of what the client has cancelled itself: what had not begun.
+        let has_begun = take(&mut pending.lost);
+        let end = match pending.status {
+            Status::Destroyed if !has_begun && !lost => End::Withdrawn,
+            _ => End::Failed,
+        };
+        Some((submission, end))
     }
 }
 
@@ -331,6 +341,7 @@ impl Pending {
             turn: Turn::default(),
             charged: 0,
             saved: false,
+            lost: false,
             spent: Spent::default(),
             parked: None,
         }

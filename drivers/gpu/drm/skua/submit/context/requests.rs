@@ -41,10 +41,7 @@ use crate::{
 use core::mem::take;
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::Relaxed,
-        Arc, //
-    },
+    sync::Arc,
     time::{
         Instant,
         Monotonic, //
@@ -123,9 +120,9 @@ impl Holder for Context {
         &mut request.signals
     }
 
-    /// Nobody is told of what the client has cancelled itself.
+    /// One that was held; nobody is told of what the client has cancelled itself.
     fn ended(&self, result: Result) -> End {
-        self.finished.fetch_add(1, Relaxed);
+        self.count_finished();
         match result {
             Ok(()) => End::Done,
             Err(ECANCELED) if self.status() == Status::Destroyed => End::Withdrawn,

@@ -34,6 +34,7 @@ use skua_selftests::suite::{becomes, eventually, rounds};
 use skua_selftests::uevents::Uevents;
 use skua_selftests::witness::{quiet, shmem};
 use skua_selftests::{suite, tests, Client, Engine, Errno, Place, Rig};
+use skua_spec::command::Command;
 use skua_uapi::*;
 
 const PAGE: u64 = 4096;
@@ -356,7 +357,8 @@ fn row_0_21_residency_of_what_is_locked_ends_with_a_reset() {
     expect_working();
 }
 
-/// It was preempted, and nobody has a handle of its context any more.
+/// It was preempted, and nobody has a handle of its context any more, nor of what runs; who waits
+/// for what they were to signal is told.
 fn row_2_22_what_is_saved_does_not_go_on() {
     begin();
     let rig = Rig::new();
@@ -364,19 +366,30 @@ fn row_2_22_what_is_saved_does_not_go_on() {
     assert_eq!(rig.prioritise(low, -7), Ok(()));
     let hold = Hold::new(&rig);
     let target = rig.buffer(Place::System, PAGE);
-    let saved = rig.start_in(low, &[hold.command(), write(target.va, 1)]);
+    let others = Client::new();
+    let fences = [(); 2].map(|()| others.fence(0));
+    let start = |context, fence, commands: &[Command]| {
+        let theirs = others.fence_export(fence).expect("FENCE_EXPORT");
+        let own = rig.fence_import(theirs).expect("FENCE_IMPORT");
+        let job = rig.start_after(context, commands, &[signal_value(own, 1)]);
+        job.expect("SUBMIT")
+    };
+    let saved = start(low, fences[0], &[hold.command(), write(target.va, 1)]);
     let preemptions = || Function::first().counters(["driver_preemptions"]);
     let before = preemptions();
-    let keeps = rig.start_in(high, &[hold.command()]);
+    let keeps = start(high, fences[1], &[hold.command()]);
     let makes_room = || (preemptions() > before).then_some(());
     assert!(eventually(makes_room).is_some(), "it was not preempted");
     // Now the other one runs.
     thread::sleep(Duration::from_millis(50));
-    assert_eq!(rig.context_destroy(low), Ok(()));
+    for context in [low, high] {
+        assert_eq!(rig.context_destroy(context), Ok(()));
+    }
     assert_eq!(reset(), 1);
     hold.release();
-    for (what, job) in [("saved", &saved), ("keeps", &keeps)] {
+    for (what, job, fence) in [("saved", &saved, fences[0]), ("keeps", &keeps, fences[1])] {
         assert_eq!(job.wait(), Err(Errno::ECANCELED), "{what}");
+        assert!(others.fence_gets(fence, u64::MAX), "{what}");
     }
     assert_eq!(target.cpu.read(0), 0, "it went on");
 }
