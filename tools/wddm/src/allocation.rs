@@ -205,6 +205,8 @@ pub(crate) struct Inner {
     size: u64,
     /// Whether the CPU may access it wherever it is.
     cpu_visible: bool,
+    /// Whether it is locked out of video memory alone, where nothing else may hold it.
+    stays_out: bool,
     /// What was submitted that uses it.
     usage: Arc<Mutex<Usage>>,
     /// What it is while it exists; none once it was destroyed. Nothing waits with it locked.
@@ -270,6 +272,7 @@ impl Allocation {
         flags.set(BoFlags::CACHED, desc.cached);
         let tables = device.scheduler().tables();
         let (sets, access) = (desc.segments, GpuAccess::ReadWrite);
+        let beside_vram = sets.supported().bits() & !device.adapter().libskua().vram().bits();
         let memory = Memory::create(tables, size, sets, flags, desc.priority, access)?;
         let inner = device.adopt(|id| {
             Arc::new(Inner {
@@ -277,6 +280,7 @@ impl Allocation {
                 va: memory.va(),
                 size,
                 cpu_visible: desc.cpu_visible && !desc.cached,
+                stays_out: !desc.cpu_visible && beside_vram == 0,
                 usage: Arc::default(),
                 live: Mutex::new(Some(Live {
                     memory: Arc::new(memory),
@@ -394,35 +398,48 @@ impl Allocation {
 
     /// Maps it as a user-mode driver does, until the map is dropped: see the head of this file.
     ///
-    /// It is locked before the wait. What is [hidden](AllocationDesc::hidden), for video memory
-    /// alone, and out stays out then: a wait for work that needs it there never ends.
+    /// It is locked behind the wait: what a lock keeps out of video memory, work that is waited for
+    /// may need there.
     ///
     /// # Errors
     ///
-    /// WAS_STILL_DRAWING if the GPU is not done and `flags` says not to wait; DEVICE_REMOVED, also
-    /// if the device goes to error during the wait; as [`Allocation::lock2`].
+    /// WAS_STILL_DRAWING if the GPU is not done and `flags` says not to wait;
+    /// GRAPHICS_ALLOCATION_BUSY if it is not, and somebody has locked what is
+    /// [hidden](AllocationDesc::hidden), for video memory alone, and out: it might wait for itself;
+    /// DEVICE_REMOVED, also if the device goes to error during the wait; as [`Allocation::lock2`].
     pub fn map(&self, mode: MapMode, flags: MapFlags) -> Result<Map<'_>> {
-        let mapping = self.lock2(0)?;
-        let map = Map {
+        match mode {
+            MapMode::NoOverwrite => (),
+            MapMode::Read => self.wait_for_work(Access::Read, flags)?,
+            MapMode::Write | MapMode::ReadWrite => self.wait_for_work(Access::Write, flags)?,
+        }
+        Ok(Map {
+            mapping: self.lock2(0)?,
             allocation: self,
-            mapping,
+        })
+    }
+
+    /// Waits until the CPU may access it; as [`Allocation::map`].
+    fn wait_for_work(&self, cpu: Access, flags: MapFlags) -> Result<()> {
+        let is_locked = match &*lock(&self.inner.live) {
+            Some(live) => live.locks > 0,
+            None => return Err(Status::INVALID_HANDLE),
         };
-        let cpu = match mode {
-            MapMode::NoOverwrite => return Ok(map),
-            MapMode::Read => Access::Read,
-            MapMode::Write | MapMode::ReadWrite => Access::Write,
-        };
+        let scheduler = self.device.scheduler();
+        scheduler.check_alive()?;
         let pending = lock(&self.inner.usage).pending(cpu);
         if !pending.is_empty() {
             if flags.contains(MapFlags::DO_NOT_WAIT) {
                 return Err(Status::WAS_STILL_DRAWING);
             }
-            let scheduler = self.device.scheduler();
-            for pending in pending.chunks(MAX_AT_ONCE) {
-                fence::wait(scheduler, pending, WaitFor::All, Deadline::NEVER)?;
+            if is_locked && self.inner.stays_out {
+                return Err(Status::GRAPHICS_ALLOCATION_BUSY);
             }
         }
-        Ok(map)
+        for pending in pending.chunks(MAX_AT_ONCE) {
+            fence::wait(scheduler, pending, WaitFor::All, Deadline::NEVER)?;
+        }
+        Ok(())
     }
 
     /// A recorder of commands into it, from its start; the GPU must not execute what is there.

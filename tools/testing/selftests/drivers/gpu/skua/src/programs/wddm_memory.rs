@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use skua_selftests::function::Function;
 use skua_selftests::moving::evict_all;
+use skua_selftests::race::Caller;
 use skua_selftests::rig::{copy, wait_value, write};
 use skua_selftests::wddm_rig::{
     at, expect_fault, finish, gpu_read, gpu_write, locked_out, map, more_than_half, movable,
@@ -21,11 +22,11 @@ use skua_selftests::wddm_rig::{
 use skua_selftests::witness::quiet;
 use skua_selftests::{skip, suite, tests, wddm_memory, Cases};
 use wddm::{
-    Allocation, AllocationDesc, Context, DestroyFlags, Device, DeviceState, EngineKind, EvictFlags,
-    MakeResidentFlags, MapDesc, MemorySegmentGroup, MonitoredFence, NotResident, OfferFlags,
-    OfferPriority, PagingQueue, Process, Protection, ReclaimResult, ReservationType, ReserveDesc,
-    Status, TrimFlags, TrimNotification, TrimRegistration, UpdateFlags, VaOperation, WaitFor,
-    MAX_RESIDENT,
+    Access, Allocation, AllocationDesc, Context, DestroyFlags, Device, DeviceState, EngineKind,
+    EvictFlags, MakeResidentFlags, MapDesc, MapFlags, MapMode, MemorySegmentGroup, MonitoredFence,
+    NotResident, OfferFlags, OfferPriority, PagingQueue, Process, Protection, ReclaimResult,
+    ReservationType, ReserveDesc, Status, TrimFlags, TrimNotification, TrimRegistration,
+    UpdateFlags, VaOperation, WaitFor, MAX_RESIDENT,
 };
 
 pub(crate) fn main() -> ExitCode {
@@ -38,6 +39,8 @@ pub(crate) fn main() -> ExitCode {
         an_eviction_that_fails_evicts_nothing: 60 at_rest,
         residency_that_must_succeed: 60,
         row_0_21_what_is_locked_is_pending_until_it_is_unlocked: 60 at_rest,
+        a_map_waits_before_it_locks: 60 at_rest,
+        a_map_of_what_is_locked_out_is_bounded: 60 at_rest,
         residency_that_waits_is_limited: 60 at_rest,
         work_finds_what_is_resident: 60 at_rest,
         a_budget_is_the_devices_own: 60,
@@ -402,6 +405,61 @@ fn residency_that_waits_is_limited() {
         assert_eq!(evict(), Ok(0), "{count}");
     }
     assert_eq!(evict(), Err(Status::INVALID_PARAMETER));
+}
+
+/// What waits for the work that needs it in video memory does not keep it out.
+fn a_map_waits_before_it_locks() {
+    quiet();
+    let rig = Rig::new();
+    let (queue, fence) = (queue(&rig), rig.fence());
+    let desc = AllocationDesc::new(MIB, rig.device.adapter().vram()).hidden();
+    let hidden = Allocation::create(&rig.device, &desc).expect("an allocation");
+    finish(
+        &queue,
+        queue.make_resident(&[&hidden], NONE).expect("MakeResident"),
+    );
+    let (va, bytes) = rig.write(&[write(hidden.gpu_va(), 7)]);
+    assert_eq!(rig.compute.wait_from_gpu(&[(&fence, 1)]), Ok(()));
+    let job = rig.compute.submission().commands(va, bytes);
+    assert_eq!(job.uses(&hidden, Access::Write).submit(), Ok(()));
+    suite::becomes("it leaves video memory", || evict_all() > 0);
+    let caller = Caller::new();
+    let map = || hidden.map(MapMode::Read, MapFlags::empty()).map(drop);
+    thread::scope(|scope| {
+        let mapped = scope.spawn(|| caller.call(map));
+        caller.wait_until_asleep();
+        assert_eq!(fence.signal(1), Ok(()));
+        let ends = suite::eventually(|| mapped.is_finished().then_some(()));
+        if ends.is_none() {
+            rig.device.mark_as_error();
+        }
+        // It is there, where the CPU has no way to it.
+        let result = mapped.join().expect("a result");
+        assert_eq!((ends, result), (Some(()), Err(Status::INVALID_PARAMETER)));
+    });
+    assert_eq!(gpu_read(&rig, hidden.gpu_va()), 7);
+}
+
+/// Who has it locked would wait for itself.
+fn a_map_of_what_is_locked_out_is_bounded() {
+    quiet();
+    let rig = Rig::new();
+    let fence = rig.fence();
+    let (hidden, _cpu) = locked_out(&rig);
+    assert_eq!(rig.compute.wait_from_gpu(&[(&fence, 1)]), Ok(()));
+    let job = rig.compute.submission();
+    assert_eq!(job.uses(&hidden, Access::Write).submit(), Ok(()));
+    let map = || hidden.map(MapMode::Read, MapFlags::empty()).map(drop);
+    thread::scope(|scope| {
+        let mapped = scope.spawn(map);
+        let ends = suite::eventually(|| mapped.is_finished().then_some(()));
+        assert_eq!(fence.signal(1), Ok(()));
+        let result = mapped.join().expect("a result");
+        let busy = Err(Status::GRAPHICS_ALLOCATION_BUSY);
+        assert_eq!((ends, result), (Some(()), busy));
+    });
+    rig.finish(&rig.compute);
+    assert_eq!(map(), Ok(()));
 }
 
 /// What is sent when a device is to trim.
