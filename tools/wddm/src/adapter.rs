@@ -4,9 +4,10 @@
 //!
 //! An open [`Adapter`] is what WDDM has as the pair of process and adapter: one open render node,
 //! one space of GPU addresses, shared by all devices that are made on it; each of them maps there
-//! by itself. A process that opens it twice has two spaces, which may give out the same address,
-//! and each opening has limits and a priority class of its own. It is cheap to clone, and is closed
-//! when the last clone and the last object made on it are gone.
+//! by itself. A process that opens it twice ([`AdapterInfo::open`]) has two spaces, which may give
+//! out the same address, and each opening has limits and a priority class of its own;
+//! [`crate::Process`] opens it once. It is cheap to clone, and is closed when the last clone and the
+//! last object made on it are gone.
 
 use std::{
     path::PathBuf,
@@ -233,6 +234,11 @@ impl Adapter {
     /// it: it is the parent's to destroy.
     pub(crate) fn is_inherited(&self) -> bool {
         self.0.device.is_inherited()
+    }
+
+    /// Whether more can be made on it: it is this process', and the GPU is not gone.
+    pub(crate) fn is_there(&self) -> bool {
+        !self.is_inherited() && self.segments().err() != Some(Status::DEVICE_REMOVED)
     }
 
     /// Has events and changes of addresses reach a device.

@@ -183,7 +183,7 @@ impl<T> HandleTable<T> {
     }
 
     /// The handles that are in use, with what they name.
-    fn iter(&self) -> impl Iterator<Item = (Handle, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Handle, &T)> {
         self.slots.iter().enumerate().filter_map(|(number, slot)| {
             let object = slot.object.as_ref()?;
             Some((Handle::new(number, slot.generation), object))

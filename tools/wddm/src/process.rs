@@ -130,6 +130,8 @@ const MISMATCH: Result<()> = Err(Status::OBJECT_TYPE_MISMATCH);
 pub struct Process {
     /// All kinds of objects share one space of handles.
     table: Mutex<HandleTable<Object>>,
+    /// Locked over the opening of an adapter.
+    opening: Mutex<()>,
 }
 
 /// What [`Process::create_allocation2`] creates.
@@ -219,7 +221,8 @@ impl Process {
         Ok(Adapter::enumerate()?.iter().map(|a| a.luid).collect())
     }
 
-    /// `D3DKMTOpenAdapterFromLuid`. Each call opens the adapter anew.
+    /// `D3DKMTOpenAdapterFromLuid`. What the process has open already, and is not gone, gets one
+    /// handle more: its devices share one space of addresses.
     ///
     /// # Errors
     ///
@@ -227,7 +230,20 @@ impl Process {
     pub fn open_adapter_from_luid(&self, luid: Luid) -> Result<Handle> {
         let adapters = Adapter::enumerate()?;
         let info = adapters.iter().find(|a| a.luid == luid);
-        let adapter = info.ok_or(Status::INVALID_PARAMETER)?.open()?;
+        let info = info.ok_or(Status::INVALID_PARAMETER)?;
+        let _opening = lock(&self.opening);
+        let open: Vec<_> = lock(&self.table)
+            .iter()
+            .filter_map(|(_, object)| match object {
+                Object::Adapter(adapter) => Some(adapter.clone()),
+                _ => None,
+            })
+            .collect();
+        let is_it = |adapter: &Adapter| adapter.info().luid == luid && adapter.is_there();
+        let adapter = match open.into_iter().find(is_it) {
+            Some(adapter) => adapter,
+            None => info.open()?,
+        };
         self.insert(Object::Adapter(adapter))
     }
 

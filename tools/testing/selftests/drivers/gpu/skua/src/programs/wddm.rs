@@ -104,6 +104,7 @@ pub(crate) fn main() -> ExitCode {
         an_unplug_ends_waits_of_a_busy_device: 120,
         an_unplug_ends_waits_of_an_idle_device: 120,
         an_unplug_is_noticed_without_contexts: 60,
+        a_process_opens_an_adapter_once: 60,
         a_forked_child_takes_nothing_away: 60,
         a_forked_child_takes_no_lock_away,
         contexts_whose_work_is_over_are_no_limit: 60,
@@ -2426,6 +2427,28 @@ fn an_unplug_is_noticed_without_contexts() {
         drop(unbound);
     });
     assert_eq!(device.state(), DeviceState::Stopped);
+}
+
+/// As often as it likes: it has one space of addresses there.
+fn a_process_opens_an_adapter_once() {
+    let h = Handles::new();
+    let luid = Process::enum_adapters().expect("adapters")[0];
+    let open = || h.process.open_adapter_from_luid(luid).expect("an adapter");
+    let (again, adapter) = (open(), |handle| h.process.adapter(handle));
+    assert_ne!(again, h.adapter);
+    assert!(adapter(again) == adapter(h.adapter));
+    // Each has devices of its own.
+    let device = h.process.create_device(again).expect("a device");
+    assert_eq!(h.process.close_adapter(again), Ok(()));
+    let state = |device| h.process.get_device_state(device);
+    assert_eq!(state(device), Err(Status::INVALID_HANDLE));
+    assert_eq!(state(h.device), Ok(DeviceState::Active));
+    let before = adapter(h.adapter).expect("the adapter");
+    drop(Unbound::first());
+    // The one before is of no use any more.
+    let anew = open();
+    assert!(adapter(anew).expect("the adapter") != before);
+    assert!(h.process.create_device(anew).is_ok());
 }
 
 fn a_forked_child_takes_nothing_away() {
