@@ -5,8 +5,8 @@
 //! Packets of a context are done in the order in which they were queued: work
 //! ([`Context::submit`], [`Submission`]), signals of fences behind it, and waits before what
 //! follows. Nothing here waits for what is queued, but a submission may wait for room in video
-//! memory, and other calls on contexts of its device behind it. Contexts of a device are not
-//! ordered among each other, but by fences.
+//! memory, and behind it what else is submitted to its context, or is to wait there. Contexts of a
+//! device are not ordered among each other, but by fences.
 //!
 //! ```no_run
 //! # use wddm::{Context, MonitoredFence, Status};
@@ -272,9 +272,9 @@ impl<'a> Submission<'a> {
     }
 
     /// Queues it; it does not wait for what is queued before, but for room in video memory where
-    /// that is to be made (`DRM_IOCTL_SKUA_SUBMIT`): so does then what else needs the device's
-    /// contexts and fences, its state and destruction included, but for accepted signals of the
-    /// CPU.
+    /// that is to be made (`DRM_IOCTL_SKUA_SUBMIT`). Other calls go on meanwhile, but those that add
+    /// to this context, that wait for the end of an allocation, or that destroy the device. If the
+    /// context is destroyed meanwhile it goes behind this.
     ///
     /// # Errors
     ///

@@ -15,8 +15,8 @@
 //! nothing of another device. Its state says why; what comes next is a new device.
 //!
 //! Destroying a device destroys what belongs to it: calls on those objects are INVALID_HANDLE from
-//! then on, sleepers are woken, work that has not started is cancelled, and work that runs is
-//! waited for. A device that is not destroyed explicitly is when it and all its objects have been
+//! then on, sleepers are woken, work that has not started is cancelled, and work that runs, or that
+//! a thread is just submitting, is waited for. A device that is not destroyed explicitly is when it and all its objects have been
 //! dropped.
 //!
 //! A device belongs to the process that made it. A child that got it by fork() has not its thread,

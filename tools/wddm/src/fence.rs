@@ -29,7 +29,7 @@
 use std::{
     os::fd::{BorrowedFd, OwnedFd},
     sync::{
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         Arc, Mutex,
     },
 };
@@ -74,6 +74,8 @@ pub(crate) struct Fence {
     pub(crate) raw: libskua::MonitoredFence,
     /// Whether a paging queue has it: nobody else signals it.
     pub(crate) paging: bool,
+    /// Of a context's progress, the number of the last packet that the kernel has or is given.
+    pub(crate) queued: AtomicU64,
     /// Whether the fence was destroyed: its handle means nothing then.
     closed: AtomicBool,
     /// Whether others may have it: it was shared, or opened from what was.
@@ -88,6 +90,7 @@ impl Fence {
             id,
             raw,
             paging: matches!(by, Signallers::PagingQueue),
+            queued: AtomicU64::new(MonitoredFence::END),
             closed: AtomicBool::new(false),
             shared: AtomicBool::new(matches!(by, Signallers::Others)),
             view: Mutex::new(None),
@@ -155,6 +158,16 @@ impl Fence {
     /// As [`Fence::reached`], and not because the device has failed.
     pub(crate) fn is_done(&self, value: u64) -> bool {
         self.reached(value) && !self.is_lost()
+    }
+
+    /// Of a context's progress, what it has when all that is queued is done.
+    pub(crate) fn last(self: &Arc<Self>) -> Point {
+        (self.clone(), self.queued.load(Ordering::Acquire))
+    }
+
+    /// Of a context's progress, whether a packet is done, or was refused.
+    pub(crate) fn is_over(&self, value: u64) -> bool {
+        self.is_done(value) || value > self.queued.load(Ordering::Acquire)
     }
 
     /// Whether a value can be signalled, but for what is promised.

@@ -106,7 +106,7 @@ impl PageTables {
                 let mut retired = lock(&self.retired);
                 // Who went later is used as long at least.
                 let is_over = retired.front_mut().is_some_and(|(uses, _)| {
-                    uses.retain(|(fence, value)| !fence.is_done(*value));
+                    uses.retain(|(fence, value)| !fence.is_over(*value));
                     uses.is_empty() || self.is_lost()
                 });
                 if is_over {

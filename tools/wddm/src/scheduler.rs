@@ -15,18 +15,18 @@
 //! A context that was destroyed is kept until the work that the kernel has of it is over, unless
 //! something of it may be held, which would wait on. Its progress is signalled as a whole then.
 //!
-//! Locks: `state` guards everything here, and is held over submissions, so that each is accepted
-//! whole or not at all. Under it only the views of fences and the usage of allocations are locked,
-//! and what a bind needs. A submission may wait for room with it held: so signals of the CPU, which
-//! let the GPU go on, do without it unless they are refused; destruction, which would make room,
-//! waits. With any other lock held nothing waits for the GPU.
+//! Locks: `order`, which each context has, is held over its submissions, so that they are accepted
+//! in order; under it `state`, which guards everything else here, is locked in turn, and the usage
+//! of allocations. Under `state` only the views of fences are locked, and what a bind needs. A
+//! submission may wait for room with its context's order locked: so who destroys the context, which
+//! would make room, leaves the rest to it. With any other lock held nothing waits for the GPU.
 
 use std::{
-    collections::HashMap,
+    collections::{hash_map::Entry, HashMap},
     os::fd::OwnedFd,
     sync::{
         atomic::{AtomicBool, AtomicU64, Ordering},
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, TryLockError,
     },
     time::Duration,
 };
@@ -58,18 +58,27 @@ pub(crate) type Point = (Arc<Fence>, u64);
 /// What the scheduler knows of a context.
 #[derive(Debug)]
 struct Queue {
-    /// The kernel's context, in which its packets run.
-    raw: libskua::Context,
+    /// The kernel's context, in which its packets run; who submits has it, too.
+    raw: Arc<libskua::Context>,
     /// How important its work is, among that of all and among that of its process.
     priorities: Priorities,
+    /// As in `order`.
+    progress: Arc<Fence>,
+    /// What is submitted in its order.
+    order: Arc<Mutex<Order>>,
+    /// Whether it is gone as soon as nobody has its order locked.
+    is_destroyed: bool,
+}
+
+/// The work of a context, locked by who adds to it.
+#[derive(Debug)]
+struct Order {
     /// Its value is the number of the last packet that is done.
     progress: Arc<Fence>,
-    /// Number of the last packet.
-    queued: u64,
-    /// Number of the last packet that the kernel may hold.
-    held: u64,
     /// What the next packet waits for.
     waits: Vec<Point>,
+    /// Number of the last packet that the kernel may hold.
+    held: u64,
     /// The last change of the address space that its work waits for.
     bound: u64,
     /// Its updates of addresses, from the first one on.
@@ -98,7 +107,7 @@ struct Priorities {
 #[derive(Debug)]
 struct Gone {
     /// Kept for its work to end, and to tell how.
-    raw: Option<libskua::Context>,
+    raw: Option<Arc<libskua::Context>>,
     /// Its progress, and the value that that has when all is over.
     last: Point,
     /// Its last update of addresses, until all is cancelled.
@@ -110,7 +119,7 @@ struct Gone {
 struct State {
     /// Changes once, and once more to [`DeviceState::Destroyed`].
     execution: DeviceState,
-    /// The contexts that are not destroyed, by their numbers.
+    /// The contexts that are not gone, by their numbers.
     queues: HashMap<u64, Queue>,
     /// Contexts that were destroyed, until their work is over.
     gone: Vec<Gone>,
@@ -123,7 +132,7 @@ struct State {
 pub(crate) struct Scheduler {
     /// Contexts and fences; the head of this file says what is locked under it.
     state: Mutex<State>,
-    /// Not active, for a look without the lock, which is held where a submission waits for room.
+    /// Not active, for a look without the lock.
     ended: AtomicBool,
     /// Number of the next context or fence.
     next: AtomicU64,
@@ -281,15 +290,19 @@ impl Scheduler {
         let raw = libskua::Context::create(self.tables.vm(), engine).map_err(crowded)?;
         let progress = self.new_fence(|tables| tables.fence(0, false), Signallers::Client)?;
         let id = progress.id;
+        progress.queued.store(0, Ordering::Release);
         let queue = Queue {
-            raw,
+            raw: Arc::new(raw),
             priorities: Priorities::default(),
-            progress,
-            queued: 0,
-            held: 0,
-            waits: Vec::new(),
-            bound: 0,
-            updates: None,
+            progress: progress.clone(),
+            order: Arc::new(Mutex::new(Order {
+                progress,
+                waits: Vec::new(),
+                held: 0,
+                bound: 0,
+                updates: None,
+            })),
+            is_destroyed: false,
         };
         self.alive()?.queues.insert(id, queue);
         Ok(id)
@@ -298,7 +311,7 @@ impl Scheduler {
     /// Says how important the work of a context is.
     pub(crate) fn set_priority(&self, id: u64, of: Among, priority: i32) -> Result<()> {
         let mut state = self.alive()?;
-        let queue = state.queues.get_mut(&id).ok_or(Status::INVALID_HANDLE)?;
+        let queue = state.queue(id)?;
         match of {
             Among::All => {
                 queue.raw.set_priority(priority)?;
@@ -314,8 +327,8 @@ impl Scheduler {
 
     /// What was said of that last, or 0.
     pub(crate) fn priority(&self, id: u64, of: Among) -> Result<i32> {
-        let state = self.alive()?;
-        let queue = state.queues.get(&id).ok_or(Status::INVALID_HANDLE)?;
+        let mut state = self.alive()?;
+        let queue = state.queue(id)?;
         Ok(match of {
             Among::All => queue.priorities.all,
             Among::Process => queue.priorities.process,
@@ -326,11 +339,34 @@ impl Scheduler {
     pub(crate) fn destroy_context(&self, id: u64) {
         let mut state = lock(&self.state);
         state.prune();
-        if let Some(queue) = state.queues.remove(&id) {
-            let holds_updates = queue.updates.as_ref().is_some_and(Updates::may_hold);
-            let may_hold = !queue.progress.reached(queue.held) || holds_updates;
-            state.retire(queue, may_hold.then_some(&*self.tables));
-        }
+        state.destroy(id, &self.tables);
+    }
+
+    /// Has something done in the order of a context that signals these values, with nothing locked
+    /// that other calls need.
+    fn in_order(
+        &self,
+        context: u64,
+        signals: &[(&Arc<Fence>, u64)],
+        act: impl FnOnce(&libskua::Context, &mut Order) -> Result<()>,
+    ) -> Result<()> {
+        let order = self.alive()?.queue(context)?.order.clone();
+        let mut order = lock(&order);
+        let check = || {
+            let mut signals = signals.iter();
+            signals.try_for_each(|(fence, value)| Self::check_signal(fence, *value))
+        };
+        let attempt = || {
+            // It may have been destroyed meanwhile.
+            let raw = self.alive()?.queue(context)?.raw.clone();
+            check()?;
+            // And so may a fence be from here on.
+            act(&raw, &mut order).map_err(|status| check().err().unwrap_or(status))
+        };
+        let result = attempt();
+        let mut state = lock(&self.state);
+        state.release(context, order, &self.tables);
+        result.map_err(|status| self.verdict(state, status))
     }
 
     /// Hands commands, and signals behind them, to the kernel; all or nothing.
@@ -341,49 +377,39 @@ impl Scheduler {
         signals: &[(&Arc<Fence>, u64)],
         uses: &[(Arc<Mutex<Usage>>, Access)],
     ) -> Result<()> {
-        let mut state = self.alive()?;
-        let queue = state.queues.get_mut(&context);
-        let queue = queue.ok_or(Status::INVALID_HANDLE)?;
-        let checked = signals
-            .iter()
-            .try_for_each(|(fence, value)| Self::check_signal(fence, *value));
-        match checked.and_then(|()| queue.send(&self.tables, commands, signals)) {
-            Ok(()) => {
-                for (usage, access) in uses {
-                    lock(usage).record(&queue.progress, queue.queued, *access);
-                }
-                Ok(())
+        self.in_order(context, signals, |raw, order| {
+            order.send(raw, &self.tables, commands, signals)?;
+            let (progress, queued) = order.progress.last();
+            for (usage, access) in uses {
+                lock(usage).record(&progress, queued, *access);
             }
-            Err(status) => Err(self.verdict(state, status)),
-        }
+            Ok(())
+        })
     }
 
     /// Lets what is queued in a context from now on wait for values.
     pub(crate) fn wait_from_gpu(&self, context: u64, waits: &[Point]) -> Result<()> {
-        let mut state = self.alive()?;
-        if waits.iter().any(|(fence, _)| fence.is_closed()) {
-            return Err(Status::INVALID_HANDLE);
-        }
-        let queue = state.queues.get_mut(&context);
-        let queue = queue.ok_or(Status::INVALID_HANDLE)?;
-        if queue.waits.len() >= MAX_WAITS {
-            if let Err(status) = queue.send(&self.tables, None, &[]) {
-                return Err(self.verdict(state, status));
+        self.in_order(context, &[], |raw, order| {
+            if waits.iter().any(|(fence, _)| fence.is_closed()) {
+                return Err(Status::INVALID_HANDLE);
             }
-        }
-        for (fence, value) in waits {
-            match queue.waits.iter_mut().find(|(f, _)| f.id == fence.id) {
-                Some((_, largest)) => *largest = *value.max(largest),
-                None => queue.waits.push((fence.clone(), *value)),
+            if order.waits.len() >= MAX_WAITS {
+                order.send(raw, &self.tables, None, &[])?;
             }
-        }
-        Ok(())
+            for (fence, value) in waits {
+                match order.waits.iter_mut().find(|(f, _)| f.id == fence.id) {
+                    Some((_, largest)) => *largest = *value.max(largest),
+                    None => order.waits.push((fence.clone(), *value)),
+                }
+            }
+            Ok(())
+        })
     }
 
     /// What is queued now in any context.
     fn uses_of(state: &State) -> Vec<Point> {
         let queues = state.queues.values();
-        let queued = queues.map(|queue| (queue.progress.clone(), queue.queued));
+        let queued = queues.map(|queue| queue.progress.last());
         let gone = state.gone.iter().map(|gone| gone.last.clone());
         let all = queued.chain(gone);
         all.filter(|(fence, value)| !fence.is_done(*value))
@@ -407,30 +433,23 @@ impl Scheduler {
         fence: Option<(&Arc<Fence>, u64)>,
         waits: bool,
     ) -> Result<()> {
-        if !self.alive()?.queues.contains_key(&context) {
-            return Err(Status::INVALID_HANDLE);
-        }
+        self.alive()?.queue(context)?;
         // Looks at allocations, which look whether the device is alive.
         let update = make()?;
-        let mut state = self.alive()?;
-        let queue = state.queues.get_mut(&context);
-        let queue = queue.ok_or(Status::INVALID_HANDLE)?;
         let signal = match fence {
-            Some((fence, value)) => {
-                let next = value.checked_add(1).ok_or(Status::INVALID_PARAMETER)?;
-                Self::check_signal(fence, next)?;
-                Some((&**fence, next))
-            }
+            Some((_, u64::MAX)) => return Err(Status::INVALID_PARAMETER),
+            Some((fence, value)) => Some((fence, value + 1)),
             None => None,
         };
         let wait = fence.filter(|_| waits);
-        let wait = wait.map(|(fence, value)| (&**fence, value));
-        let updates = match &mut queue.updates {
-            Some(updates) => updates,
-            none => none.insert(Updates::new(&self.tables)?),
-        };
-        let submitted = update.submit(&self.tables, (&queue.raw, updates), wait, signal);
-        submitted.map_err(|status| self.verdict(state, status))
+        let [wait, next] = [wait, signal].map(|at| at.map(|(fence, value)| (&**fence, value)));
+        self.in_order(context, signal.as_slice(), |raw, order| {
+            let updates = match &mut order.updates {
+                Some(updates) => updates,
+                none => none.insert(Updates::new(&self.tables)?),
+            };
+            update.submit(&self.tables, (raw, updates), wait, next)
+        })
     }
 
     // Errors, and the end
@@ -508,13 +527,14 @@ impl Scheduler {
     }
 
     /// Begins to destroy the device: nothing is accepted any more, what has not started is
-    /// cancelled, who sleeps is woken, and what runs is waited for.
+    /// cancelled, who sleeps is woken, and what runs is waited for, or is just being submitted.
     pub(crate) fn shut_down(&self) {
         let mut state = lock(&self.state);
         self.set_execution(&mut state, DeviceState::Destroyed);
-        let queues = std::mem::take(&mut state.queues);
-        for queue in queues.into_values() {
-            state.retire(queue, Some(&self.tables));
+        let orders = state.orders();
+        let contexts: Vec<_> = state.queues.keys().copied().collect();
+        for context in contexts {
+            state.destroy(context, &self.tables);
         }
         for gone in &mut state.gone {
             gone.end(&self.tables);
@@ -524,8 +544,9 @@ impl Scheduler {
             fence.end(&self.tables);
         }
         self.tables.wake_sleepers();
-        let uses = Self::uses_of(&state);
         drop(state);
+        orders.iter().for_each(|order| drop(lock(order)));
+        let uses = Self::uses_of(&lock(&self.state));
         self.wait_for_all(&uses);
     }
 
@@ -547,7 +568,12 @@ impl Scheduler {
 
     /// Waits until everything that is queued now is done, well or not, or was cancelled.
     pub(crate) fn settle(&self) {
-        let uses = Self::uses_of(&lock(&self.state));
+        let state = lock(&self.state);
+        let (orders, gone) = (state.orders(), state.gone.iter());
+        let mut uses: Vec<_> = gone.map(|gone| gone.last.clone()).collect();
+        drop(state);
+        // Behind what is just being submitted, and may be refused yet.
+        uses.extend(orders.iter().map(|order| lock(order).progress.last()));
         self.wait_for_all(&uses);
     }
 
@@ -576,14 +602,51 @@ impl State {
         });
     }
 
-    /// Destroys a context, with what has not started if it is to end, on those tables.
-    fn retire(&mut self, queue: Queue, end: Option<&PageTables>) {
+    /// A context that is not destroyed.
+    fn queue(&mut self, id: u64) -> Result<&mut Queue> {
+        let queue = self.queues.get_mut(&id);
+        let queue = queue.filter(|queue| !queue.is_destroyed);
+        queue.ok_or(Status::INVALID_HANDLE)
+    }
+
+    /// The orders of all contexts.
+    fn orders(&self) -> Vec<Arc<Mutex<Order>>> {
+        let queues = self.queues.values();
+        queues.map(|queue| queue.order.clone()).collect()
+    }
+
+    /// Destroys a context, now or when what is just being submitted is.
+    fn destroy(&mut self, id: u64, tables: &PageTables) {
+        let Ok(queue) = self.queue(id) else {
+            return;
+        };
+        queue.is_destroyed = true;
+        let order = queue.order.clone();
+        match order.try_lock() {
+            Ok(order) => self.release(id, order, tables),
+            Err(TryLockError::Poisoned(order)) => self.release(id, order.into_inner(), tables),
+            // Who has it locked releases it.
+            Err(TryLockError::WouldBlock) => (),
+        };
+    }
+
+    /// Unlocks the order of a context; if that is destroyed, it is gone.
+    fn release(&mut self, id: u64, order: MutexGuard<'_, Order>, tables: &PageTables) {
+        let Entry::Occupied(queue) = self.queues.entry(id) else {
+            return;
+        };
+        if !queue.get().is_destroyed {
+            return;
+        }
+        let queue = queue.remove();
+        let holds_updates = order.updates.as_ref().is_some_and(Updates::may_hold);
+        let may_hold = !order.progress.reached(order.held) || holds_updates;
         let mut gone = Gone {
             raw: Some(queue.raw),
-            last: (queue.progress, queue.queued),
-            update: queue.updates.as_ref().map(Updates::last),
+            last: order.progress.last(),
+            update: order.updates.as_ref().map(Updates::last),
         };
-        if let Some(tables) = end {
+        if may_hold || self.execution == DeviceState::Destroyed {
             gone.end(tables);
         }
         self.gone.push(gone);
@@ -594,28 +657,30 @@ impl Gone {
     /// Cancels what has not started.
     fn end(&mut self, tables: &PageTables) {
         self.raw = None;
+        let (progress, last) = &mut self.last;
         // Comes behind what was promised and is not withdrawn.
-        tables.end_fence(&self.last.0.raw);
-        self.last.1 = MonitoredFence::END;
+        tables.end_fence(&progress.raw);
+        *last = MonitoredFence::END;
+        progress.queued.store(*last, Ordering::Release);
         self.update = None;
     }
 }
 
-impl Queue {
+impl Order {
     /// Hands a packet to the kernel, with all that it waits for. INSUFFICIENT_RESOURCES if too many
     /// are queued.
     fn send(
         &mut self,
+        raw: &libskua::Context,
         tables: &PageTables,
         commands: Option<(u64, u32)>,
         signals: &[(&Arc<Fence>, u64)],
     ) -> Result<()> {
         self.waits.retain(|(fence, value)| !fence.reached(*value));
         let may_be_held = !self.waits.is_empty() || !self.progress.reached(self.held);
-        let point = self.queued + 1;
         // What is mapped by now. Later packets of the context come behind it anyway.
         let bound = tables.last_map();
-        let mut submission = self.raw.submission();
+        let mut submission = raw.submission();
         for (fence, value) in &self.waits {
             submission = submission.wait_value(&fence.raw, *value);
         }
@@ -628,10 +693,15 @@ impl Queue {
         for (fence, value) in signals {
             submission = submission.signal_value(&fence.raw, *value);
         }
+        // First: what it uses and is destroyed meanwhile waits for it.
+        let point = self.progress.queued.fetch_add(1, Ordering::AcqRel) + 1;
         let submission = submission.signal_value(&self.progress.raw, point);
-        submission.submit().map_err(crowded)?;
+        if let Err(error) = submission.submit() {
+            self.progress.queued.store(point - 1, Ordering::Release);
+            return Err(crowded(error));
+        }
         self.waits.clear();
-        (self.queued, self.bound) = (point, bound);
+        self.bound = bound;
         if may_be_held {
             self.held = point;
         }

@@ -6,6 +6,7 @@
 //! writes when it pleases.
 
 use std::iter;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::{mpsc, Arc};
 use std::thread;
@@ -42,6 +43,8 @@ pub(crate) fn main() -> ExitCode {
         a_map_waits_before_it_locks: 60 at_rest,
         a_map_of_what_is_locked_out_is_bounded: 60 at_rest,
         residency_that_waits_is_limited: 60 at_rest,
+        a_submission_that_waits_for_room_holds_nobody_up: 60,
+        the_end_of_a_device_waits_for_submissions: 60,
         work_finds_what_is_resident: 60 at_rest,
         a_budget_is_the_devices_own: 60,
         video_memory_info_tells_what_is_there: 60 at_rest,
@@ -460,6 +463,79 @@ fn a_map_of_what_is_locked_out_is_bounded() {
     });
     rig.finish(&rig.compute);
     assert_eq!(map(), Ok(()));
+}
+
+/// A device whose work needs room that another one's has until its gate is open; with what both
+/// have resident.
+fn without_room() -> ([Rig; 2], [Allocation; 2]) {
+    quiet();
+    let rigs = [(); 2].map(|()| Rig::new().having_worked());
+    let most = rigs.each_ref().map(|rig| {
+        let vram = rig.device.adapter().vram();
+        let size = vram_size(rig.device.adapter()) / 4 * 3;
+        let most = Allocation::create(&rig.device, &AllocationDesc::new(size, vram).hidden());
+        let (queue, most) = (queue(rig), most.expect("an allocation"));
+        let paging = queue.make_resident(&[&most], NOT_TRIM);
+        finish(&queue, paging.expect("MakeResident"));
+        most
+    });
+    // It uses what is resident for its device, for all that the kernel knows.
+    let [_, other] = &rigs;
+    other.start(&other.copy, &[other.wait_for_gate()]);
+    other.finish(&other.compute);
+    (rigs, most)
+}
+
+fn a_submission_that_waits_for_room_holds_nobody_up() {
+    let ([rig, other], _most) = without_room();
+    let (fence, destroyed) = (rig.fence(), rig.fence());
+    let [out, idle] = [(); 2].map(|()| rig.system(PAGE));
+    let (va, bytes) = rig.write(&[write(out.gpu_va(), 7)]);
+    thread::scope(|scope| {
+        let submit = scope.spawn(|| rig.copy.submit(va, bytes));
+        thread::sleep(Duration::from_millis(200));
+        assert_eq!(rig.device.state(), DeviceState::Active);
+        assert_eq!(fence.signal(0), Err(Status::INVALID_PARAMETER));
+        assert_eq!(rig.compute.wait_from_gpu(&[(&fence, 1)]), Ok(()));
+        assert_eq!(rig.copy.set_scheduling_priority(-1), Ok(()));
+        assert_eq!(idle.destroy(DestroyFlags::empty()), Ok(()));
+        destroyed.destroy();
+        rig.compute.destroy();
+        // Its own context as well: what that is to have by then is left to end.
+        rig.copy.destroy();
+        let again = rig.copy.wait_from_gpu(&[(&fence, 1)]);
+        assert_eq!(again, Err(Status::INVALID_HANDLE));
+        assert!(!submit.is_finished(), "they waited");
+        other.open_gate();
+        assert_eq!(submit.join().expect("a result"), Ok(()));
+    });
+    suite::becomes("it is done", || read(&out, 0) == 7);
+    assert_eq!(rig.device.state(), DeviceState::Active);
+}
+
+fn the_end_of_a_device_waits_for_submissions() {
+    let ([rig, other], [most, _]) = without_room();
+    // What faults would take a fence of others along.
+    let shared = rig.fence();
+    let descriptor = shared.share().expect("a descriptor");
+    let theirs = MonitoredFence::open(&other.device, descriptor.as_fd()).expect("a fence");
+    let (va, bytes) = rig.write(&[write(most.gpu_va(), 7)]);
+    thread::scope(|scope| {
+        let submit = scope.spawn(|| rig.copy.submit(va, bytes));
+        thread::sleep(Duration::from_millis(200));
+        let destroy = scope.spawn(|| rig.device.destroy());
+        suite::becomes("it is said", || {
+            rig.device.state() == DeviceState::Destroyed
+        });
+        assert!(!submit.is_finished() && !destroy.is_finished());
+        other.open_gate();
+        // It came before the end, or is refused.
+        let submitted = submit.join().expect("a result");
+        assert!([Ok(()), Err(Status::INVALID_HANDLE)].contains(&submitted));
+        destroy.join().expect("an end");
+    });
+    other.finish(&other.copy);
+    assert_eq!(theirs.value(), 0);
 }
 
 /// What is sent when a device is to trim.
