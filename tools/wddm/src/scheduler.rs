@@ -77,8 +77,8 @@ struct Order {
     progress: Arc<Fence>,
     /// What the next packet waits for.
     waits: Vec<Point>,
-    /// Number of the last packet that the kernel may hold.
-    held: u64,
+    /// What packets before it waited for, as far as the kernel may hold them.
+    holds: Vec<Point>,
     /// The last change of the address space that its work waits for.
     bound: u64,
     /// Its updates of addresses, from the first one on.
@@ -298,7 +298,7 @@ impl Scheduler {
             order: Arc::new(Mutex::new(Order {
                 progress,
                 waits: Vec::new(),
-                held: 0,
+                holds: Vec::new(),
                 bound: 0,
                 updates: None,
             })),
@@ -396,12 +396,7 @@ impl Scheduler {
             if order.waits.len() >= MAX_WAITS {
                 order.send(raw, &self.tables, None, &[])?;
             }
-            for (fence, value) in waits {
-                match order.waits.iter_mut().find(|(f, _)| f.id == fence.id) {
-                    Some((_, largest)) => *largest = *value.max(largest),
-                    None => order.waits.push((fence.clone(), *value)),
-                }
-            }
+            add(&mut order.waits, waits.iter().cloned());
             Ok(())
         })
     }
@@ -640,7 +635,8 @@ impl State {
         }
         let queue = queue.remove();
         let holds_updates = order.updates.as_ref().is_some_and(Updates::may_hold);
-        let may_hold = !order.progress.reached(order.held) || holds_updates;
+        let mut holds = order.holds.iter();
+        let may_hold = holds.any(|(fence, value)| !fence.reached(*value)) || holds_updates;
         let mut gone = Gone {
             raw: Some(queue.raw),
             last: order.progress.last(),
@@ -676,8 +672,9 @@ impl Order {
         commands: Option<(u64, u32)>,
         signals: &[(&Arc<Fence>, u64)],
     ) -> Result<()> {
-        self.waits.retain(|(fence, value)| !fence.reached(*value));
-        let may_be_held = !self.waits.is_empty() || !self.progress.reached(self.held);
+        for points in [&mut self.waits, &mut self.holds] {
+            points.retain(|(fence, value)| !fence.reached(*value));
+        }
         // What is mapped by now. Later packets of the context come behind it anyway.
         let bound = tables.last_map();
         let mut submission = raw.submission();
@@ -700,12 +697,19 @@ impl Order {
             self.progress.queued.store(point - 1, Ordering::Release);
             return Err(crowded(error));
         }
-        self.waits.clear();
+        add(&mut self.holds, self.waits.drain(..));
         self.bound = bound;
-        if may_be_held {
-            self.held = point;
-        }
         Ok(())
+    }
+}
+
+/// Adds points, of each fence the largest.
+fn add(points: &mut Vec<Point>, others: impl Iterator<Item = Point>) {
+    for (fence, value) in others {
+        match points.iter_mut().find(|(f, _)| f.id == fence.id) {
+            Some((_, largest)) => *largest = value.max(*largest),
+            None => points.push((fence, value)),
+        }
     }
 }
 

@@ -95,6 +95,7 @@ pub(crate) fn main() -> ExitCode {
         a_destroyed_context_drops_what_waits: 60 at_rest,
         work_of_a_destroyed_context_keeps_its_allocations: 60 at_rest,
         a_fault_of_a_destroyed_context_is_its_devices,
+        a_fault_of_what_was_held_is_its_devices,
         who_waits_for_cancelled_work_is_woken,
         a_destroyed_fence_lets_go_of_who_waits,
         work_finds_the_end_of_a_destroyed_fence,
@@ -2186,9 +2187,28 @@ fn a_destroyed_context_drops_what_waits() {
 
 fn a_fault_of_a_destroyed_context_is_its_devices() {
     let rig = Rig::new();
-    let fence = rig.fence();
     fail_at_gate(&rig, &rig.copy);
     rig.copy.destroy();
+    expect_fault_at_gate(&rig);
+}
+
+/// Nothing of it is held any more.
+fn a_fault_of_what_was_held_is_its_devices() {
+    let rig = Rig::new();
+    let (fence, begun) = (rig.fence(), rig.system(PAGE));
+    assert_eq!(rig.copy.wait_from_gpu(&[(&fence, 1)]), Ok(()));
+    rig.start(&rig.copy, &[write(begun.gpu_va(), 1)]);
+    fail_at_gate(&rig, &rig.copy);
+    assert_eq!(fence.signal(1), Ok(()));
+    eventually("it begins", || read(&begun, 0) == 1);
+    rig.copy.destroy();
+    expect_fault_at_gate(&rig);
+}
+
+/// What [`fail_at_gate`] has begun fails, as the device tells.
+#[track_caller]
+fn expect_fault_at_gate(rig: &Rig) {
+    let fence = rig.fence();
     thread::scope(|scope| {
         let wait = scope.spawn(|| fence.wait(1, patience()));
         rig.open_gate();
