@@ -9,7 +9,8 @@
 //! ```
 //!
 //! It is a device of the kernel's with explicit residency: what is resident for it, its budget and
-//! whether it has failed the kernel knows. An opening of an adapter has 16 at most.
+//! whether it has failed the kernel knows. An opening of an adapter has 16 at most; one counts
+//! twice as soon as an eventfd has waited for fences of it, until it is destroyed.
 //!
 //! A fault, a job that hangs, or the loss of the GPU takes all of a device out of service, and
 //! nothing of another device. Its state says why; what comes next is a new device.
@@ -171,14 +172,14 @@ impl Device {
 
     /// Adds 1 to an eventfd, once, when fences have their values, or the device is in error or
     /// destroyed (`hAsyncEvent`). Whoever is woken looks at the values and at the device's state.
-    /// The eventfd may be closed after this, and the fences or the device destroyed: a fence that
-    /// was shared is waited for until others have signalled it, or cannot, or everything is dropped
-    /// that was made on the device.
+    /// The eventfd may be closed after this, and the fences destroyed: one that was shared is waited
+    /// for until others have signalled it, or cannot.
     ///
     /// # Errors
     ///
     /// As [`Device::wait_from_cpu`], without TIMEOUT; INVALID_PARAMETER if it is no eventfd;
-    /// INSUFFICIENT_RESOURCES if those of the adapter's opening wait for 4096 values.
+    /// INSUFFICIENT_RESOURCES if those of the adapter's opening wait for 4096 values, or there are
+    /// too many devices, fences or descriptors.
     pub fn wait_from_cpu_async(
         &self,
         waits: &[(&MonitoredFence, u64)],

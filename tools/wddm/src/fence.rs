@@ -24,7 +24,7 @@
 //!
 //! A fence that is destroyed is signalled as a whole, behind what is to signal it already, so that
 //! whoever waits goes on; unless it was [shared](MonitoredFence::share): then others may go on to
-//! use it, and an eventfd waits for them.
+//! use it, and an eventfd waits for them, until the device is destroyed.
 
 use std::{
     os::fd::{BorrowedFd, OwnedFd},
@@ -210,7 +210,11 @@ pub(crate) fn notify(
     eventfd: BorrowedFd<'_>,
 ) -> Result<()> {
     check(scheduler, waits)?;
-    let raw: Vec<_> = waits.iter().map(|(f, value)| (&f.raw, *value)).collect();
+    let (first, value) = waits.first().ok_or(Status::INVALID_PARAMETER)?;
+    // One wait by two handles, of which one goes with the device.
+    let mortal = scheduler.mortal(first)?;
+    let raw = waits.iter().map(|(f, value)| (&f.raw, *value));
+    let raw: Vec<_> = raw.chain([(&mortal, *value)]).collect();
     libskua::MonitoredFence::notify_many(&raw, how, eventfd).map_err(|error| {
         scheduler.find_error();
         check(scheduler, waits).err().unwrap_or(crowded(error))

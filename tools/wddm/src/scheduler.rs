@@ -23,7 +23,7 @@
 
 use std::{
     collections::{hash_map::Entry, HashMap},
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     sync::{
         atomic::{AtomicBool, AtomicU64, Ordering},
         Arc, Mutex, MutexGuard, TryLockError,
@@ -31,7 +31,7 @@ use std::{
     time::Duration,
 };
 
-use libskua::{ContextStatus, Deadline, DeviceStatus, ErrorKind};
+use libskua::{ClientDevice, ContextStatus, Deadline, DeviceStatus, ErrorKind, Residency};
 use rustix::io::Errno;
 
 use crate::{
@@ -136,6 +136,8 @@ pub(crate) struct Scheduler {
     ended: AtomicBool,
     /// Number of the next context or fence.
     next: AtomicU64,
+    /// A device of the kernel's that goes when this is destroyed, once an eventfd is to learn that.
+    life: Mutex<Option<ClientDevice>>,
     /// Whom it tells that it is to trim.
     pub(crate) trims: Arc<TrimCallbacks>,
     /// What the work reaches; dropped when the contexts are.
@@ -155,6 +157,7 @@ impl Scheduler {
             }),
             ended: AtomicBool::new(false),
             next: AtomicU64::new(1),
+            life: Mutex::default(),
             trims,
             tables,
         }))
@@ -234,6 +237,25 @@ impl Scheduler {
                 self.tables.wake_sleepers();
             }
         }
+    }
+
+    /// A handle of a fence by which waits end when the device is destroyed, whoever has the fence.
+    pub(crate) fn mortal(&self, fence: &Fence) -> Result<libskua::MonitoredFence> {
+        let device = {
+            let mut life = lock(&self.life);
+            // Who destroys the device says so before it takes this lock.
+            self.check_alive()?;
+            match &*life {
+                Some(device) => device.clone(),
+                None => {
+                    let device =
+                        ClientDevice::create(self.adapter().libskua(), Residency::Implicit);
+                    life.insert(device.map_err(crowded)?).clone()
+                }
+            }
+        };
+        let descriptor = fence.raw.export().map_err(crowded)?;
+        libskua::MonitoredFence::import_for(&device, descriptor.as_fd()).map_err(crowded)
     }
 
     /// Where the GPU reads a fence's value, from now on until it is destroyed.
@@ -540,6 +562,7 @@ impl Scheduler {
         }
         self.tables.wake_sleepers();
         drop(state);
+        drop(lock(&self.life).take());
         orders.iter().for_each(|order| drop(lock(order)));
         let uses = Self::uses_of(&lock(&self.state));
         self.wait_for_all(&uses);

@@ -101,6 +101,7 @@ pub(crate) fn main() -> ExitCode {
         work_finds_the_end_of_a_destroyed_fence,
         a_fence_that_others_have_goes_on,
         the_end_of_a_shared_fence_wakes_its_devices_sleepers,
+        the_end_of_a_device_fires_its_events,
         row_2_22_a_fence_can_keep_its_value,
         an_unplug_ends_waits_of_a_busy_device: 120,
         an_unplug_ends_waits_of_an_idle_device: 120,
@@ -2323,6 +2324,37 @@ fn the_end_of_a_shared_fence_wakes_its_devices_sleepers() {
         eventually("it is woken", || wait.is_finished());
         assert_eq!(wait.join().expect("a result"), gone);
     });
+}
+
+fn the_end_of_a_device_fires_its_events() {
+    let (rig, other) = (Rig::new(), Rig::new());
+    let (fence, early, own) = (rig.fence(), rig.fence(), rig.fence());
+    let events = [(); 4].map(|()| EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd"));
+    // Before it is shared.
+    assert_eq!(early.notify(1, events[0].as_fd()), Ok(()));
+    let theirs = [&fence, &early].map(|fence| {
+        let descriptor = fence.share().expect("a descriptor");
+        MonitoredFence::open(&other.device, descriptor.as_fd()).expect("a fence")
+    });
+    assert_eq!(fence.notify(1, events[1].as_fd()), Ok(()));
+    let all = [(&fence, 1), (&own, 1), (&early, 1)];
+    for (waits, how, event) in [
+        (&all[..], WaitFor::All, &events[2]),
+        (&all[..1], WaitFor::Any, &events[3]),
+    ] {
+        let device = &rig.device;
+        let registered = device.wait_from_cpu_async(waits, how, event.as_fd());
+        assert_eq!(registered, Ok(()));
+    }
+    assert_eq!(events.each_ref().map(|event| count(event, 0)), [0; 4]);
+    rig.device.destroy();
+    assert_eq!(events.each_ref().map(|event| count(event, 1)), [1; 4]);
+    // Others go on with the fences, and nobody is told once more.
+    for fence in &theirs {
+        assert_eq!((fence.value(), fence.signal(1)), (0, Ok(())));
+    }
+    assert_eq!(events.each_ref().map(|event| count(event, 0)), [0; 4]);
+    assert_eq!(other.device.state(), DeviceState::Active);
 }
 
 fn row_2_22_a_fence_can_keep_its_value() {
