@@ -261,8 +261,8 @@ impl<D: PciDriver> pci::Driver for Bus<D> {
         unsafe { Running::new(pdev) }
     }
 
-    /// As long as the bus keeps the device awake: when it drops `running`, the bridge above may have
-    /// lost its power (`pci_device_remove()`).
+    /// As long as the bus keeps the device awake: when it drops `running`, the bridge above it may
+    /// have lost its power (`pci_device_remove()`).
     fn unbind<'bound>(_: &'bound pci::Device<Core<'_>>, running: Pin<&Running<'bound, D>>) {
         running.stop();
     }

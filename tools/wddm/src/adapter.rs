@@ -6,8 +6,8 @@
 //! one space of GPU addresses, shared by all devices that are made on it; each of them maps there
 //! by itself. A process that opens it twice ([`AdapterInfo::open`]) has two spaces, which may give
 //! out the same address, and each opening has limits and a priority class of its own;
-//! [`crate::Process`] opens it once. It is cheap to clone, and is closed when the last clone and the
-//! last object made on it are gone.
+//! [`crate::Process`] opens it once. It is cheap to clone, and is closed when the last clone and
+//! the last object made on it are gone.
 
 use std::{
     path::PathBuf,

@@ -30,12 +30,12 @@
 //! | `SYNCHRONOUS` | everything queued before the call is done | returns then (row 0.05) |
 //! | both | at once | returns then |
 //!
-//! With `SYNCHRONOUS` alone it is also behind what other threads are just submitting, which may wait
-//! for room ([`crate::Submission::submit`]). "At once" is when the engines have dropped their
+//! With `SYNCHRONOUS` alone it is also behind what other threads are just submitting, which may
+//! wait for room ([`crate::Submission::submit`]). "At once" is when the engines have dropped their
 //! translations of its addresses, which does not depend on what they execute. "Everything" is what
 //! is queued in any context of the device: nobody knows what of it uses the allocation. To access a
-//! [`Mapping`] that somebody still holds is a bus error from then on (row 0.11). What another thread
-//! has just passed to a call counts as used, whatever the flags say. What a queued
+//! [`Mapping`] that somebody still holds is a bus error from then on (row 0.11). What another
+//! thread has just passed to a call counts as used, whatever the flags say. What a queued
 //! [update of addresses](crate::Context::update_gpu_virtual_address) was to map is not mapped then;
 //! but work that waits for the update is queued, too, and finds it.
 //!

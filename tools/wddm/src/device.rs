@@ -17,8 +17,8 @@
 //!
 //! Destroying a device destroys what belongs to it: calls on those objects are INVALID_HANDLE from
 //! then on, sleepers are woken, work that has not started is cancelled, and work that runs, or that
-//! a thread is just submitting, is waited for. A device that is not destroyed explicitly is when it and all its objects have been
-//! dropped.
+//! a thread is just submitting, is waited for. A device that is not destroyed explicitly is when it
+//! and all its objects have been dropped.
 //!
 //! A device belongs to the process that made it. A child that got it by fork() has not its thread,
 //! and must not use it: what it drops or destroys there stays the parent's.
@@ -172,8 +172,8 @@ impl Device {
 
     /// Adds 1 to an eventfd, once, when fences have their values, or the device is in error or
     /// destroyed (`hAsyncEvent`). Whoever is woken looks at the values and at the device's state.
-    /// The eventfd may be closed after this, and the fences destroyed: one that was shared is waited
-    /// for until others have signalled it, or cannot.
+    /// The eventfd may be closed after this, and the fences destroyed: one that was shared is
+    /// waited for until others have signalled it, or cannot.
     ///
     /// # Errors
     ///
