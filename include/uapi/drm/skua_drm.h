@@ -1635,8 +1635,9 @@ struct drm_skua_buffer {
  * What may be in system memory, too, and would rather be in VRAM (&drm_skua_bo_create.preferred),
  * but had to leave it for others or found no room when it was made, comes back where there is free
  * room by now; of a device with explicit residency, if it is resident for that. Nobody leaves for
- * it. Each call has a few such objects move, for which its work waits; until its turn comes the GPU
- * goes on reaching such an object where it is.
+ * it, nor is it moved while something works with it, or it is locked, or others may have it (which
+ * DRM_IOCTL_SKUA_MAKE_RESIDENT is for). Each call that is not held, see below, has a few such
+ * objects move, and its work waits for that.
  *
  * With a value of a monitored fence to wait for that is not reached, the work is **held**: it is
  * submitted in place of the client when it is, and so is then what comes behind it in its context.

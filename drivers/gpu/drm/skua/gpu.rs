@@ -295,8 +295,10 @@ pub(crate) struct Gpu {
     /// How many ranges of VRAM somebody has: with none, nothing is lost when the device loses its
     /// power.
     pub(crate) vram_ranges: Atomic<u32>,
-    /// How many of them were freed since probe, modulo 2^64.
+    /// How many of them were freed since probe, or given back when they were cleared, modulo 2^64.
     pub(crate) vram_frees: Atomic<u64>,
+    /// How many threads [make room](crate::memory::eviction::allocate) in VRAM.
+    pub(crate) making_room: Atomic<u32>,
     /// Tells userspace what became of the device.
     pub(crate) herald: Arc<Herald>,
     /// Who has how many of its address spaces and contexts, and how much system memory.
@@ -510,6 +512,7 @@ impl Gpu {
             unflushed: Atomic::new(0),
             vram_ranges: Atomic::new(0),
             vram_frees: Atomic::new(0),
+            making_room: Atomic::new(0),
             herald: Herald::new()?,
             users <- users,
             system,

@@ -218,7 +218,6 @@ impl File {
         context.check(MAX_REQUESTS)?;
         if !request.buffers.is_empty() {
             context.prepare_saving(gpu::parent(&bound))?;
-            context.bring_back(gpu::parent(&bound));
         }
         // It may wait for others' turns, which is in the way of nobody who unplugs a device.
         drop(bound);

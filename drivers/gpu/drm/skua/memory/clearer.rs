@@ -300,6 +300,8 @@ impl Drop for FreeBlocks {
                 crate::warn_on_once!(vram.give_back(*block, is_clean).is_err());
             }
         }
+        // Who has looked meanwhile has not found it.
+        self.dev.vram_frees.fetch_add(1, Relaxed);
         self.dev.clearer.end();
         if self.is_over.load(Relaxed) {
             self.dev.clearer.kick();

@@ -208,7 +208,7 @@ pub(crate) fn allocate(
     // To ask what is protected it has to stay.
     let region = dev.vram_region()?;
     let (mut is_first, mut nobody_leaves, mut waits) = (true, false, 0);
-    let (mut charge, mut limit) = (None, None);
+    let (mut charge, mut limit, mut making) = (None, None, None);
     let mut find = || loop {
         let ended = dev.moves.ended();
         match VramRange::try_new(dev, quota, part, bytes, &mut charge, patience) {
@@ -216,6 +216,7 @@ pub(crate) fn allocate(
             Err(Lack::Error(error)) => return Err(error),
             Ok(found) => return Ok(found),
         }
+        making.get_or_insert_with(|| MakingRoom::new(dev));
         // Perhaps there is room in what is about to be freed; that may be others', and much.
         let longest = match need {
             Need::Needs if nobody_leaves => *patience,
@@ -306,6 +307,28 @@ pub(crate) fn allocate(
         tell_no_room(dev, &place, c"vram0", part.free_bytes(dev), bytes, need);
     }
     found
+}
+
+/// Somebody makes room in VRAM, who may find some at any time.
+struct MakingRoom<'a>(&'a SkuaDevice);
+
+impl<'a> MakingRoom<'a> {
+    /// Until it is dropped.
+    fn new(dev: &'a SkuaDevice) -> Self {
+        dev.making_room.fetch_add(1, Relaxed);
+        Self(dev)
+    }
+}
+
+impl Drop for MakingRoom<'_> {
+    fn drop(&mut self) {
+        self.0.making_room.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Whether somebody makes room in VRAM: what is free is not for who can do without.
+pub(crate) fn is_making_room(dev: &SkuaDevice) -> bool {
+    dev.making_room.load(Relaxed) != 0
 }
 
 /// For whom room is made: the group of a `limit`, or who has a `charge`.

@@ -241,13 +241,6 @@ impl Sites {
         self.inner.lock().users.get(&asid).is_some()
     }
 
-    /// Whether no other address space is among the users.
-    pub(crate) fn is_only_user(&self, asid: Asid) -> bool {
-        let inner = self.inner.lock();
-        let is_only = inner.users.keys().all(|user| *user == asid);
-        is_only
-    }
-
     /// Whether the GPU may write it, by what is mapped or by a bind that was accepted. If not, not
     /// before the next [`Mapping`] is made, as long as the object's reservation is locked.
     pub(crate) fn has_writer(&self) -> bool {

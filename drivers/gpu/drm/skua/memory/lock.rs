@@ -37,6 +37,7 @@ use crate::{
             REGION_VRAM, //
         },
         claims::Claims,
+        device::look_again,
         eviction,
         host_aperture,
         offer,
@@ -50,6 +51,7 @@ use kernel::{
         Device, //
     },
     prelude::*,
+    sync::aref::ARef,
     time::Jiffies, //
 };
 
@@ -98,6 +100,7 @@ pub(crate) fn unlock(locks: &Claims, dev: &SkuaDevice, bo: &BoRef) -> Result {
     locks.take_back(core::iter::once(bo))?;
     host_aperture::hold(dev, bo);
     dev.pending_residency.look_again(locks);
+    look_again(dev, bo);
     Ok(())
 }
 
@@ -106,6 +109,8 @@ pub(crate) fn forget(locks: &Claims, dev: &SkuaDevice, bo: &Bo) {
     if locks.forget(bo) {
         host_aperture::hold(dev, bo);
         dev.pending_residency.look_again(locks);
+        let bo: ARef<Bo> = bo.into();
+        look_again(dev, &bo.into());
     }
 }
 

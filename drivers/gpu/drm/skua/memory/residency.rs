@@ -267,39 +267,33 @@ pub(crate) fn come_back(dev: &SkuaDevice, parent: &Device<Bound>, bo: &BoRef, ma
 const LOOKS: u32 = 8;
 
 /// Has some of what is displaced in `vm` come back to VRAM, where that has free room: as much as
-/// one submission is to do. Not while somebody makes room for what work cannot do without.
+/// one submission is to do. Not while somebody makes room, which is not for this.
 ///
-/// The submission waits for that, as all work of the address spaces that use it does; so what is in
-/// use comes only if that is by work which `is_before` the submission anyhow.
-pub(crate) fn bring_back(
-    dev: &SkuaDevice,
-    parent: &Device<Bound>,
-    vm: &Vm,
-    is_before: impl Fn(&Fence) -> bool,
-) -> Result {
+/// The submission waits for the moves, and who accesses the objects. So these wait for nobody: what
+/// is in use stays where it is, as does what others may have, who have not asked for it.
+pub(crate) fn bring_back(dev: &SkuaDevice, parent: &Device<Bound>, vm: &Vm) {
     let frees = dev.vram_frees.load(Relaxed);
-    if !vm.displaced.may_find(frees) || dev.pager.is_busy() {
-        return Ok(());
+    if !vm.displaced.may_find(frees) {
+        return;
     }
-    let work = vm.reservation().lock()?.fences(Usage::Bookkeep)?;
-    let is_in_turn = work.iter().all(is_before);
     for _ in 0..LOOKS {
+        if dev.pager.is_busy() || eviction::is_making_room(dev) {
+            break;
+        }
         let Some((bo, is_wanted)) = vm.displaced.look(frees) else {
             break;
         };
         let part = bo::part_of(dev, bo.flags(), bo.sets());
-        if !is_wanted || u64::try_from(bo.size())? > part.free_bytes(dev) {
+        let stays = gem::is_foreign(&*bo) || bo.is_locked();
+        // CAST: `usize` has 64 bits.
+        if !is_wanted || stays || bo.size() as u64 > part.free_bytes(dev) {
             continue;
         }
-        // Others who have it are not to wait for this client's work.
-        let is_alone = bo.sites.is_only_user(vm.asid()) && !gem::is_foreign(&*bo);
-        let may_wait = is_in_turn && is_alone;
-        match may_wait || eviction::is_idle(dev, &bo) {
-            true => come_back(dev, parent, &bo, may_wait),
+        match eviction::is_idle(dev, &bo) {
+            true => come_back(dev, parent, &bo, false),
             false => vm.displaced.look_again(&bo),
         }
     }
-    Ok(())
 }
 
 /// Has those of `objects` that are resident for `device` move to where they rather are to be, as

@@ -63,7 +63,6 @@ use crate::{
             UnderWay, //
         },
         paging_in,
-        residency,
         vm::{
             Vm,
             VmUse, //
@@ -115,10 +114,6 @@ use crate::{
     },
 };
 use kernel::{
-    device::{
-        Bound,
-        Device, //
-    },
     impl_has_work,
     list::{
         impl_list_arc_safe,
@@ -353,14 +348,6 @@ impl Context {
     /// Whether `fence` is of its submissions, which are done in order.
     pub(crate) fn is_own(&self, fence: &Fence) -> bool {
         fence.context() == self.fences.id()
-    }
-
-    /// Has some of what there was no room for come back to VRAM before more work is submitted.
-    pub(crate) fn bring_back(&self, parent: &Device<Bound>) {
-        if let Some(vm) = self.vm() {
-            // Where it is it can stay.
-            let _ = residency::bring_back(&self.dev, parent, vm, |work| self.is_own(work));
-        }
     }
 
     /// Its place in the table of context descriptors; the driver's own has none.

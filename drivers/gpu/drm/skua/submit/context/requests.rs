@@ -6,7 +6,10 @@
 //! Lock: `holds` of the [`Context`], a mutex, for what is held.
 
 use crate::{
-    ext::fence::Fence,
+    ext::{
+        device,
+        fence::Fence, //
+    },
     fences::{
         gate::Wake,
         hold::{
@@ -25,7 +28,11 @@ use crate::{
         signals::Signals, //
     },
     few::Few,
-    gpu::SkuaDevice,
+    gpu::{
+        self,
+        SkuaDevice, //
+    },
+    memory::residency,
     quota::Quota,
     submit::{
         context::{
@@ -98,6 +105,11 @@ impl Holder for Context {
             Some(_) => (buffers.try_clone()?, waits.try_clone()?, UNLIMITED),
             None => (take(buffers), take(waits), MAX_REQUESTS),
         };
+        // A worker would have it charged to nobody.
+        let vm = this.vm().filter(|_| held.is_none() && !buffers.is_empty());
+        if let (Some(vm), Some(bound)) = (vm, device::enter(&this.dev)) {
+            residency::bring_back(&this.dev, gpu::parent(&bound), vm);
+        }
         this.submit(buffers, waits, most, signals, values, held)
     }
 

@@ -13,12 +13,12 @@ use skua_selftests::calls::Calls;
 use skua_selftests::client::{map, signal, unmap, wait, wait_value as wait_for_value};
 use skua_selftests::function::Function;
 use skua_selftests::moving::{
-    alone, evict_all, expect_gpu, explicit, gone, movable, movable_in_vram, pattern, place,
+    alone, both, evict_all, expect_gpu, explicit, gone, movable, movable_in_vram, pattern, place,
     while_all_is_evicted, while_the_cpu_writes, Numbers,
 };
 use skua_selftests::race::Caller;
 use skua_selftests::raw::{in_child, Child};
-use skua_selftests::rig::{copy, fill, wait_value, write, Buffer, Job};
+use skua_selftests::rig::{copy, fill, wait_value, write, Buffer};
 use skua_selftests::suite::{becomes, eventually, patience, rounds};
 use skua_selftests::witness::{quiet, Witness};
 use skua_selftests::{suite, tests, torture, Client, Engine, Errno, Place, Rig};
@@ -57,8 +57,9 @@ pub(crate) fn main() -> ExitCode {
         what_was_made_elsewhere_comes_when_there_is_room: 60 at_rest,
         what_is_not_resident_does_not_come_back_to_an_explicit_device: 60 at_rest,
         one_submission_brings_little_back: 60 at_rest,
-        it_comes_back_between_the_work_of_one_context: 60 at_rest,
-        nothing_comes_back_that_has_others_wait: 60 at_rest,
+        nothing_comes_back_that_has_work_wait: 60 at_rest,
+        what_was_locked_comes_back_when_it_is_not: 60 at_rest,
+        held_work_has_nothing_come_back: 60 at_rest,
         vram_four_times_over_in_turn: 240,
         vram_four_times_over_in_eight_processes: 600,
         killed_processes_leave_nothing: 240,
@@ -384,37 +385,68 @@ fn one_submission_brings_little_back() {
 }
 
 /// An object in either place that has left VRAM, which has room again, and where the GPU finds it;
-/// while work that was begun without room waits for `gate`.
+/// `during` is called while there is none.
 #[track_caller]
-fn displaced_beside<'a>(rig: &'a Rig, gate: &Buffer, engine: Engine) -> (u32, u64, Job<'a>) {
+fn displaced<T>(rig: &Rig, during: impl FnOnce() -> T) -> (u32, u64, T) {
     let handle = movable_in_vram(rig, MIB);
     let va = rig.bound_at_will(handle, MIB);
     let others = displace(rig, &[handle], MIB);
-    let waiting = rig.start(engine, &[wait_value(gate.va, 1)]);
+    let done = during();
     drop(others);
     room(rig);
-    (handle, va, waiting)
+    (handle, va, done)
 }
 
-fn it_comes_back_between_the_work_of_one_context() {
+/// Nor for work of the same client that would be done before.
+fn nothing_comes_back_that_has_work_wait() {
     let rig = alone();
     let gate = rig.buffer(Place::System, PAGE);
-    let (handle, va, waiting) = displaced_beside(&rig, &gate, Engine::Copy);
-    let next = rig.start(Engine::Copy, &[write(va, 1)]);
-    assert_eq!(place(&rig, handle), Place::Vram);
-    gate.cpu.write(0, 1);
-    assert_eq!([waiting, next].map(|job| job.wait()), [Ok(()); 2]);
+    for engine in [Engine::Copy, Engine::Compute] {
+        let wait = [wait_value(gate.va, 1)];
+        let (handle, va, waiting) = displaced(&rig, || rig.start(engine, &wait));
+        let next = rig.start(Engine::Copy, &[write(va, 1)]);
+        assert_eq!(place(&rig, handle), Place::System, "{engine:?}");
+        gate.cpu.write(0, 1);
+        assert_eq!([waiting, next].map(|job| job.wait()), [Ok(()); 2]);
+        // Nothing was freed since.
+        use_by_work(&rig, va);
+        assert_eq!(place(&rig, handle), Place::Vram, "{engine:?}");
+        gate.cpu.write(0, 0);
+        assert_eq!(rig.destroy_synchronously(&[handle], 0), Ok(()));
+    }
 }
 
-fn nothing_comes_back_that_has_others_wait() {
+fn what_was_locked_comes_back_when_it_is_not() {
     let rig = alone();
-    let gate = rig.buffer(Place::System, PAGE);
-    let (handle, va, waiting) = displaced_beside(&rig, &gate, Engine::Compute);
+    // Without access of the CPU in VRAM.
+    let handle = rig.bo_create(MIB, 0, both(&rig)).expect("BO_CREATE");
+    let va = rig.bound_at_will(handle, MIB);
+    let others = displace(&rig, &[handle], MIB);
+    assert!(rig.lock(handle).is_ok());
+    drop(others);
+    room(&rig);
     use_by_work(&rig, va);
     assert_eq!(place(&rig, handle), Place::System);
-    gate.cpu.write(0, 1);
-    assert_eq!(waiting.wait(), Ok(()));
-    // Nothing was freed since.
+    assert_eq!(rig.unlock(handle), Ok(()));
+    use_by_work(&rig, va);
+    assert_eq!(place(&rig, handle), Place::Vram);
+    // Who locks it again and again does not have it copied each time.
+    assert!(rig.lock(handle).is_ok());
+    assert_eq!(rig.unlock(handle), Ok(()));
+    use_by_work(&rig, va);
+    assert_eq!(place(&rig, handle), Place::System);
+}
+
+fn held_work_has_nothing_come_back() {
+    let rig = alone();
+    let (handle, va, ()) = displaced(&rig, || ());
+    let fence = rig.fence(0);
+    let held = rig
+        .start_after(rig.copy, &[write(va, 1)], &[wait_for_value(fence, 1)])
+        .expect("SUBMIT");
+    assert_eq!(place(&rig, handle), Place::System);
+    assert_eq!(rig.fence_signal(fence, 1), Ok(()));
+    assert_eq!(held.wait(), Ok(()));
     use_by_work(&rig, va);
     assert_eq!(place(&rig, handle), Place::Vram);
 }
