@@ -885,8 +885,8 @@ fn nobody_leaves_for_what_is_closed() {
     }
     let moved = evictions() - before;
     println!("# it left {moved} times in {rounds} rounds");
-    // A clear may take long on a slow kernel.
-    assert!(moved * 10 <= rounds, "{moved} of {rounds}");
+    // Not in each; a clear may take long on a slow kernel.
+    assert!(moved * 4 <= rounds, "{moved} of {rounds}");
 }
 
 /// Work of others ends, or is cut; until then who can do without its room goes on.
