@@ -273,8 +273,9 @@ impl<'a> Submission<'a> {
 
     /// Queues it; it does not wait for what is queued before, but for room in video memory where
     /// that is to be made (`DRM_IOCTL_SKUA_SUBMIT`). Other calls go on meanwhile, but those that
-    /// add to this context, that wait for the end of an allocation, or that destroy the device. If
-    /// the context is destroyed meanwhile it goes behind this.
+    /// add to this context, that have a context signal the same fence, that wait for the end of an
+    /// allocation, or that destroy the device. If the context is destroyed meanwhile it goes behind
+    /// this.
     ///
     /// # Errors
     ///

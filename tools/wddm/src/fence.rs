@@ -30,7 +30,7 @@ use std::{
     os::fd::{BorrowedFd, OwnedFd},
     sync::{
         atomic::{AtomicBool, AtomicU64, Ordering},
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard,
     },
 };
 
@@ -82,6 +82,8 @@ pub(crate) struct Fence {
     shared: AtomicBool,
     /// Where the GPU reads its value, from when somebody asks until it is destroyed.
     view: Mutex<Option<ValueView>>,
+    /// Held by who has the kernel promise a value: of two at the same time one is refused.
+    promising: Mutex<()>,
 }
 
 impl Fence {
@@ -94,6 +96,7 @@ impl Fence {
             closed: AtomicBool::new(false),
             shared: AtomicBool::new(matches!(by, Signallers::Others)),
             view: Mutex::new(None),
+            promising: Mutex::new(()),
         }
     }
 
@@ -168,6 +171,14 @@ impl Fence {
     /// Of a context's progress, whether a packet is done, or was refused.
     pub(crate) fn is_over(&self, value: u64) -> bool {
         self.is_done(value) || value > self.queued.load(Ordering::Acquire)
+    }
+
+    /// Nobody else has values of these promised until the result is dropped.
+    pub(crate) fn promise<'a>(signals: &[(&'a Arc<Self>, u64)]) -> Vec<MutexGuard<'a, ()>> {
+        let mut fences: Vec<&Arc<Self>> = signals.iter().map(|(fence, _)| *fence).collect();
+        fences.sort_by_key(|fence| fence.id);
+        fences.dedup_by_key(|fence| fence.id);
+        fences.iter().map(|fence| lock(&fence.promising)).collect()
     }
 
     /// Whether a value can be signalled, but for what is promised.

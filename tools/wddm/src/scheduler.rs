@@ -16,10 +16,11 @@
 //! something of it may be held, which would wait on. Its progress is signalled as a whole then.
 //!
 //! Locks: `order`, which each context has, is held over its submissions, so that they are accepted
-//! in order; under it `state`, which guards everything else here, is locked in turn, and the usage
-//! of allocations. Under `state` only the views of fences are locked, and what a bind needs. A
-//! submission may wait for room with its context's order locked: so who destroys the context, which
-//! would make room, leaves the rest to it. With any other lock held nothing waits for the GPU.
+//! in order; under it what has values of their fences [promised](Fence::promise); under that
+//! `state`, which guards everything else here, is locked in turn, and the usage of allocations.
+//! Under `state` only the views of fences are locked, and what a bind needs. A submission may wait
+//! for room with the first two locked: so who destroys the context, which would make room, leaves
+//! the rest to it. With any other lock held nothing waits for the GPU.
 
 use std::{
     collections::{hash_map::Entry, HashMap},
@@ -374,6 +375,7 @@ impl Scheduler {
     ) -> Result<()> {
         let order = self.alive()?.queue(context)?.order.clone();
         let mut order = lock(&order);
+        let promising = Fence::promise(signals);
         let check = || {
             let mut signals = signals.iter();
             signals.try_for_each(|(fence, value)| Self::check_signal(fence, *value))
@@ -386,6 +388,7 @@ impl Scheduler {
             act(&raw, &mut order).map_err(|status| check().err().unwrap_or(status))
         };
         let result = attempt();
+        drop(promising);
         let mut state = lock(&self.state);
         state.release(context, order, &self.tables);
         result.map_err(|status| self.verdict(state, status))
