@@ -192,12 +192,6 @@ impl ClientDevice {
             && (!self.is_explicit() || bo.saves_context() || self.residents().has_now(bo))
     }
 
-    /// Whether `bo`, which is displaced and mapped for its work, is to come back for that. Also
-    /// under spin locks.
-    pub(crate) fn misses(&self, bo: &Bo) -> bool {
-        !bo.is_offered() && (!self.is_explicit() || self.residents().has_now(bo))
-    }
-
     /// Whether `bo` is nothing to its work from here on, and the work so far that may use it is
     /// filed with `bo`'s own reservation: it has explicit residency, and `bo` is not resident for
     /// it. Who has that reservation locked finds all that was filed when this says so.

@@ -5,7 +5,7 @@
 //! are brought back ([`paging_in`](super::paging_in)).
 //!
 //! A second list has what is *displaced*: it would rather be in VRAM, where there was no room for
-//! it, and work does without. What of that the device misses comes back when there is room
+//! it, and work does without. What of that the device wants comes back when there is room
 //! ([`residency::bring_back`](super::residency::bring_back)).
 //!
 //! An object that is out, or displaced, is in the list of each address space that is among its
@@ -89,8 +89,6 @@ impl List {
 pub(crate) struct Evicted {
     /// The client's device, which says what of them is to be resident.
     device: Arc<ClientDevice>,
-    /// Whether it says so of an object in this list.
-    wants: fn(&ClientDevice, &Bo) -> bool,
     /// What is in the list, and how much of it is to come back.
     #[pin]
     list: SpinLock<List>,
@@ -101,15 +99,11 @@ fn key(bo: &Bo) -> usize {
 }
 
 impl Evicted {
-    /// An empty list for an address space of `device`, of which that `wants` some back.
-    pub(crate) fn new(
-        device: &Arc<ClientDevice>,
-        wants: fn(&ClientDevice, &Bo) -> bool,
-    ) -> impl PinInit<Self> {
+    /// An empty list for an address space of `device`.
+    pub(crate) fn new(device: &Arc<ClientDevice>) -> impl PinInit<Self> {
         let device = device.clone();
         pin_init!(Self {
             device,
-            wants,
             list <- new_spinlock!(List {
                 objects: RBTree::new(),
                 wanted: 0,
@@ -127,7 +121,7 @@ impl Evicted {
 
     /// Nobody waits for what is to be destroyed.
     fn wants(&self, bo: &Bo) -> bool {
-        !bo.is_dying() && (self.wants)(&self.device, bo)
+        !bo.is_dying() && self.device.wants(bo)
     }
 
     /// How many objects are to be brought back.
